@@ -6,18 +6,22 @@
 
 namespace tessera::cuda {
 
-// An operand: element e of row r is at data + r * row + e * element, in elements. By columns, where row r is number i
-// of group o of `inner` rows, it is at data + o * outer + i * row + e * element.
+// Loops that rows are made of, at most: batches, heads and queries of an attention's mask. docs/limits.md:
+// max_row_loops
+inline constexpr int kMaxRowLoops = 3;
+
+// An operand: element e of the row that has number i of loop l is at data + i * loops[l] + ... + e * element, in
+// elements, with the numbers of all loops.
 struct RowOperand {
   void* data = nullptr;
-  long long outer = 0, row = 0, element = 0;
+  long long loops[kMaxRowLoops] = {}, element = 0;  // from the innermost loop on
 };
 
 struct RowNumbers {
-  long long rows = 1, count = 0;  // elements of a row
-  int group_levels = 0;           // 2^group_levels threads have a row, where a warp has several
-  int chunk_levels = 0;           // 2^chunk_levels blocks of 128 are a warp's, where a row is read in passes
-  Divisor inner;
+  long long rows = 1, count = 0;         // elements of a row
+  int group_levels = 0;                  // 2^group_levels threads have a row, where a warp has several
+  int chunk_levels = 0;                  // 2^chunk_levels blocks of 128 are a warp's, where a row is read in passes
+  Divisor loops[kMaxRowLoops - 1] = {};  // rows of the innermost loop, and of those outside of it but the last
 };
 
 }  // namespace tessera::cuda

@@ -58,16 +58,18 @@ struct TileNodes {
   }
 };
 
-template <int kCount, bool kIsWhole>
-struct PassPlace : RowOperands<PassPlace<kCount, kIsWhole>, kCount, kIsWhole> {
+template <int kCount, bool kIsWhole, int kLoops = 1>
+struct PassPlace : RowOperands<PassPlace<kCount, kIsWhole, kLoops>, kCount, kIsWhole> {
   static constexpr int kRows = kTreeRows, kThreads = kReduceLanes / kCount;  // of a block of 128
   static constexpr int kTile = 32 / kThreads * kReduceBlock;
   template <typename T>
   using Nodes = TileNodes<T>;
   int first_lane, own, left = 0, half = 0;
   i64 first, end, tile = 0, at_row;
+  RowNumber<kLoops> number;
+  const RowNumbers& numbers;
 
-  __device__ inline explicit PassPlace(const RowNumbers& numbers) {
+  __device__ inline explicit PassPlace(const RowNumbers& all) : numbers(all) {
     const int place = threadIdx.x & 31;
     first_lane = place % kThreads * kCount;
     own = place / kThreads * kReduceBlock;
@@ -75,14 +77,17 @@ struct PassPlace : RowOperands<PassPlace<kCount, kIsWhole>, kCount, kIsWhole> {
     first = threadIdx.x / 32 * chunk;
     end = first + chunk < numbers.count ? first + chunk : numbers.count;
     at_row = blockIdx.x;
+    number.MoveTo(at_row, numbers);
   }
-  __device__ inline bool IsInside(const RowNumbers& numbers) const { return at_row < numbers.rows; }
-  __device__ inline void Next() { at_row += gridDim.x; }
+  __device__ inline bool IsInside() const { return at_row < numbers.rows; }
+  __device__ inline void Next() {
+    at_row += gridDim.x;
+    number.MoveTo(at_row, numbers);
+  }
   __device__ inline void Begin() { MoveTo(first); }
   __device__ inline bool IsInRow() const { return tile < end; }
   __device__ inline void Advance() { MoveTo(tile + kTile); }
-  __device__ inline i64 row() const { return at_row; }
-  __device__ inline i64 RowOffset(const RowOperand& operand) const { return at_row * operand.row; }
+  __device__ inline i64 RowOffset(const RowOperand& operand) const { return number.OffsetOf(operand); }
   __device__ inline i64 At(int r) const { return tile + own + first_lane + r * kReduceLanes; }
   __device__ inline bool Has(int r, int i) const { return r * kReduceLanes + first_lane + (kIsWhole ? 0 : i) < left; }
   // All threads of the row come here before one goes on.
@@ -137,29 +142,28 @@ struct BlockNodes {
   }
 };
 
-struct ColumnPlace : RowOperands<ColumnPlace, kReduceLanes, false> {
+template <int kLoops>
+struct ColumnPlace : RowOperands<ColumnPlace<kLoops>, kReduceLanes, false> {
   static constexpr int kRows = kTreeRows;
   template <typename T>
   using Nodes = BlockNodes<T>;
   int left = 0;
-  i64 at_row, count, outer = 0, inner = 0, block = 0;
-  const Divisor& groups;
+  i64 at_row, block = 0;
+  RowNumber<kLoops> number;
+  const RowNumbers& numbers;
 
-  __device__ inline explicit ColumnPlace(const RowNumbers& numbers)
-      : at_row(ThreadNumber()), count(numbers.count), groups(numbers.inner) {
-    MoveToRow();
+  __device__ inline explicit ColumnPlace(const RowNumbers& all) : at_row(ThreadNumber()), numbers(all) {
+    number.MoveTo(at_row, numbers);
   }
-  __device__ inline bool IsInside(const RowNumbers& numbers) const { return at_row < numbers.rows; }
+  __device__ inline bool IsInside() const { return at_row < numbers.rows; }
   __device__ inline void Next() {
     at_row += ThreadCount();
-    MoveToRow();
+    number.MoveTo(at_row, numbers);
   }
   __device__ inline void Begin() { MoveTo(0); }
-  __device__ inline bool IsInRow() const { return block < count; }
+  __device__ inline bool IsInRow() const { return block < numbers.count; }
   __device__ inline void Advance() { MoveTo(block + kReduceBlock); }
-  __device__ inline i64 RowOffset(const RowOperand& operand) const {
-    return outer * operand.outer + inner * operand.row;
-  }
+  __device__ inline i64 RowOffset(const RowOperand& operand) const { return number.OffsetOf(operand); }
   __device__ inline i64 At(int r) const { return block + r * kReduceLanes; }
   __device__ inline bool Has(int r, int i) const { return r * kReduceLanes + i < left; }
   __device__ inline void Sync() const {}  // the row is one thread's
@@ -177,13 +181,9 @@ struct ColumnPlace : RowOperands<ColumnPlace, kReduceLanes, false> {
   }
 
  private:
-  __device__ inline void MoveToRow() {
-    outer = Quotient(at_row, groups);
-    inner = at_row - outer * groups.value;
-  }
   __device__ inline void MoveTo(i64 to) {
     block = to;
-    left = static_cast<int>(count - to < kReduceBlock ? count - to : kReduceBlock);
+    left = static_cast<int>(numbers.count - to < kReduceBlock ? numbers.count - to : kReduceBlock);
   }
 };
 

@@ -1,9 +1,10 @@
 #include "kernels/cuda/row_places.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "kernels/kernel.h"
 
@@ -31,6 +32,11 @@ struct Range {
     last += std::max<int64_t>(shift, 0);
   }
 };
+// The number of rows that a loop goes over.
+int64_t RowsOfLoop(const RowLoops& loops, size_t loop, const RowExtents& extents) {
+  return (loop + 1 < loops.size() ? loops[loop + 1].rows : extents.rows()) / loops[loop].rows;
+}
+
 Range RowRange(const RowPlaces& places, const RowExtents& extents) {
   const auto first = static_cast<int64_t>(places.address);
   Range range = {first, first + places.element_bytes};
@@ -39,12 +45,29 @@ Range RowRange(const RowPlaces& places, const RowExtents& extents) {
 }
 Range WholeRange(const RowPlaces& places, const RowExtents& extents) {
   Range range = RowRange(places, extents);
-  range.Extend(places.row * (extents.inner - 1) * places.element_bytes);
-  range.Extend(places.outer * (extents.outer - 1) * places.element_bytes);
+  for (size_t l = 0; l < places.loops.size(); ++l) {
+    range.Extend(places.loops[l].stride * (RowsOfLoop(places.loops, l, extents) - 1) * places.element_bytes);
+  }
   return range;
 }
 
+// Goes on to the dims [first, last), the last of them first; `rows` are those so far.
+void AddLoops(const Shape& extents, const Strides& strides, size_t first, size_t last, int64_t& rows, RowLoops& loops) {
+  for (size_t d = last; d-- > first;) {
+    if (extents[d] == 1) continue;
+    const bool goes_on = !loops.empty() && strides[d] == loops.back().stride * (rows / loops.back().rows);
+    if (!goes_on) loops.push_back({rows, strides[d]});
+    rows *= extents[d];
+  }
+}
+
 }  // namespace
+
+int64_t RowPlaces::StrideOf(int64_t rows) const {
+  const auto behind = std::find_if(loops.begin(), loops.end(), [&](const RowLoop& loop) { return loop.rows > rows; });
+  const RowLoop& loop = *std::prev(behind);
+  return loop.stride * (rows / loop.rows);
+}
 
 RowExtents ExtentsOf(const Shape& extents, const RowDims& dims) {
   const auto all = absl::MakeConstSpan(extents);
@@ -58,33 +81,36 @@ RowExtents ExtentsOf(const Shape& extents, const RowDims& dims) {
 
 std::optional<RowStrides> StridesOf(const Shape& extents, const Strides& strides, const RowDims& dims) {
   const size_t end = dims.end_of(extents);
-  const std::optional<int64_t> leading = StrideOf(extents, strides, 0, dims.lead);
   const std::optional<int64_t> element = StrideOf(extents, strides, dims.lead, end);
-  const std::optional<int64_t> behind = StrideOf(extents, strides, end, extents.size());
-  if (!leading.has_value() || !element.has_value() || !behind.has_value()) return std::nullopt;
-  if (dims.behind == 0) return RowStrides{.row = *leading, .element = *element};
-  return RowStrides{.outer = *leading, .row = *behind, .element = *element};
+  if (!element.has_value()) return std::nullopt;
+  RowStrides of = {.loops = {}, .element = *element};
+  int64_t rows = 1;
+  AddLoops(extents, strides, end, extents.size(), rows, of.loops);
+  AddLoops(extents, strides, 0, dims.lead, rows, of.loops);
+  if (of.loops.empty()) of.loops.push_back({});
+  return of;
 }
 
 bool AreApart(const RowPlaces& a, const RowPlaces& b, const RowExtents& extents) {
   if (WholeRange(a, extents).IsApart(WholeRange(b, extents))) return true;
-  if (extents.outer > 1) return false;
+  if (a.loops.size() > 1 || b.loops.size() > 1) return false;
   // Rows may lie between rows.
-  const int64_t stride = a.row * a.element_bytes;
+  const int64_t stride = a.loops[0].stride * a.element_bytes;
   const Range of_a = RowRange(a, extents), of_b = RowRange(b, extents);
   const int64_t span = std::max(of_a.last, of_b.last) - std::min(of_a.first, of_b.first);
-  return stride == b.row * b.element_bytes && span <= std::abs(stride) && of_a.IsApart(of_b);
+  return stride == b.loops[0].stride * b.element_bytes && span <= std::abs(stride) && of_a.IsApart(of_b);
 }
 
 bool AreSame(const RowPlaces& a, const RowPlaces& b) {
-  return a.address == b.address && a.outer == b.outer && a.row == b.row && a.element == b.element &&
-         a.element_bytes == b.element_bytes && a.is_wide == b.is_wide;
+  return a.address == b.address && a.loops == b.loops && a.element == b.element && a.element_bytes == b.element_bytes &&
+         a.is_wide == b.is_wide;
 }
 
 bool IsSpread(const RowPlaces& places, const RowExtents& extents) {
-  std::array<std::pair<int64_t, int64_t>, 3> loops = {{{std::abs(places.outer), extents.outer},
-                                                       {std::abs(places.row), extents.inner},
-                                                       {std::abs(places.element), places.is_wide ? extents.count : 1}}};
+  std::vector<std::pair<int64_t, int64_t>> loops = {{std::abs(places.element), places.is_wide ? extents.count : 1}};
+  for (size_t l = 0; l < places.loops.size(); ++l) {
+    loops.push_back({std::abs(places.loops[l].stride), RowsOfLoop(places.loops, l, extents)});
+  }
   std::sort(loops.begin(), loops.end());
   // Each step of a loop is behind all of the loops inside of it.
   int64_t last = 0;

@@ -26,9 +26,10 @@ struct RowExtents {
 };
 RowExtents ExtentsOf(const Shape& extents, const RowDims& dims);
 
-// The strides of an operand; nothing where rows or elements lie at several.
+// The strides of an operand; nothing where elements lie at several.
 struct RowStrides {
-  int64_t outer = 0, row = 0, element = 0;
+  RowLoops loops;
+  int64_t element = 0;
 };
 std::optional<RowStrides> StridesOf(const Shape& extents, const Strides& strides, const RowDims& dims);
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "kernels/cuda/program_text.h"
+#include "kernels/cuda/row_parameters.h"
 #include "kernels/cuda/row_places.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/joined_kernels.h"
@@ -202,7 +203,7 @@ std::optional<RowCut> CutOf(const RowProgram& program, const RowLimits& limits) 
     const bool are_side_by_side = std::all_of(program.values.begin(), program.values.end(), [&](const RowValue& value) {
       const std::optional<size_t> at = value.read.has_value() ? value.read : value.stored;
       return !value.is_wide || !at.has_value() ||
-             std::abs(program.places[*at].row) < std::abs(program.places[*at].element);
+             std::abs(program.places[*at].loops[0].stride) < std::abs(program.places[*at].element);
     });
     if (program.rows < limits.min_columns || !are_side_by_side) return std::nullopt;
     return RowCut{.count = kReduceLanes, .hold = RowHold::kColumn};
@@ -313,9 +314,9 @@ class Builder {
     const int64_t rows = extents.rows(), count = extents.count;
     if (program_.steps.empty()) {
       program_.rows = rows;
-      program_.inner_rows = extents.inner;
+      inner_rows_ = extents.inner;
     }
-    if (rows != program_.rows || extents.inner != program_.inner_rows) return false;
+    if (rows != program_.rows || extents.inner != inner_rows_) return false;
     if (!program_.is_flat && rows < 2) return false;
     if (program_.is_flat && (walk.reduction != nullptr || count == 1)) return false;
     if (count > 1 && program_.count == 0) program_.count = count;
@@ -331,17 +332,30 @@ class Builder {
     return count > 1;
   }
 
-  std::optional<RowPlaces> PlacesOf(const Walk& walk, size_t operand) const {
+  // Whether the rows are few enough loops, in each of which the operand lies at one stride, too.
+  bool TakeLoops(const RowLoops& loops) {
+    std::vector<int64_t>& all = program_.loops;
+    for (const RowLoop& loop : loops) {
+      if (loop.rows >= program_.rows) continue;
+      const auto at = std::lower_bound(all.begin(), all.end(), loop.rows);
+      if (at == all.end() || *at != loop.rows) all.insert(at, loop.rows);
+    }
+    for (size_t l = 1; l < all.size(); ++l) {
+      if (all[l] % all[l - 1] != 0) return false;
+    }
+    return all.size() <= kMaxRowLoops;
+  }
+
+  std::optional<RowPlaces> PlacesOf(const Walk& walk, size_t operand) {
     const bool is_output = operand == walk.call->inputs.size();
     const bool is_one = is_output && walk.reduction != nullptr;
     const Shape& extents = is_one ? walk.call->output_extents : walk.extents;
     const std::optional<RowStrides> strides = StridesOf(extents, walk.strides[operand], dims_);
-    if (!strides.has_value()) return std::nullopt;
+    if (!strides.has_value() || !TakeLoops(strides->loops)) return std::nullopt;
     const void* data = is_output ? walk.call->output : walk.call->inputs[operand].data;
     const DType dtype = is_output ? walk.call->output_dtype : walk.call->inputs[operand].dtype;
     return RowPlaces{.address = AddressOf(data),
-                     .outer = strides->outer,
-                     .row = strides->row,
+                     .loops = strides->loops,
                      .element = strides->element,
                      .element_bytes = SizeBytes(dtype),
                      .is_wide = is_output ? WalksRow(walk) && !is_one : strides->element != 0};
@@ -381,18 +395,23 @@ class Builder {
     return true;
   }
 
-  bool TakeIndexes(const Walk& walk, RowStep& step) const {
+  bool TakeIndexes(const Walk& walk, RowStep& step) {
     if (walk.map == nullptr) return true;
     for (const int32_t dim : IndexedDims(*walk.map)) {
       const auto d = static_cast<size_t>(dim);
       const size_t end = dims_.end_of(walk.extents);
       const bool is_row = d < dims_.lead || d >= end;
-      if (is_row && dims_.behind > 0) return false;
-      const size_t first = is_row ? 0 : dims_.lead, last = is_row ? dims_.lead : end;
-      for (size_t other = first; other < last; ++other) {
+      RowIndex index = {.dim = dim, .is_row = is_row, .start = walk.call->output_box[d].start};
+      if (is_row) {
+        if (dims_.behind > 0) return false;
+        index.rows = NumElements(absl::MakeConstSpan(walk.extents).subspan(d + 1, dims_.lead - d - 1));
+        index.end = index.rows * walk.extents[d];
+        if (index.rows < index.end && !TakeLoops({{.rows = index.rows}, {.rows = index.end}})) return false;
+      }
+      for (size_t other = dims_.lead; !is_row && other < end; ++other) {
         if (other != d && walk.extents[other] != 1) return false;
       }
-      step.indexes.push_back({dim, is_row, walk.call->output_box[d].start});
+      step.indexes.push_back(index);
     }
     return true;
   }
@@ -429,12 +448,13 @@ class Builder {
   }
 
   RowExtents Extents() const {
-    return {program_.rows / program_.inner_rows, program_.inner_rows, std::max<int64_t>(1, program_.count)};
+    return {program_.rows / inner_rows_, inner_rows_, std::max<int64_t>(1, program_.count)};
   }
 
   RowDims dims_;
   RowLimits limits_;
   RowProgram program_;
+  int64_t inner_rows_ = 1;  // rows behind a row's elements, else all
   std::vector<Known> known_;
 };
 
@@ -505,7 +525,7 @@ std::optional<RowProgram> MakeRowProgram(absl::Span<const KernelCall* const> cal
       for (size_t w = 0; w < fit; ++w) builder.Add(walks[w]);
     }
     if (builder.size() > 0) best.emplace(std::move(builder));
-    if (fit == walks.size() && best.has_value()) break;
+    if (best.has_value() && best->size() == walks.size()) break;
   }
   if (!best.has_value()) return std::nullopt;
   return std::move(*best).Finish();

@@ -10,12 +10,14 @@
 //   softmax of f32[512,1048576]
 //     -> 512 rows by 512 threads a row, in three passes: each reads x, two compute exp(x - max), and the last one
 //     writes
+//   softmax of f32[16,8,512,512] + mask f32[16,1,1,512]
+//     -> 65,536 rows in two loops, of 4096 and 16: the mask's stride is 0 in the first, 512 in the second
 //
 // Law: the program does what its calls do one after the other, to the bit, but for outputs that the calls alone read,
 // whose memory may be as it was. Calls are joined only where
-//   1. leading dims of all calls are the rows, and are not reduced. A row of an operand has one stride, and rows lie at
-//      one stride, or are the same row; an output has its elements apart. Where dims in the middle are reduced, those
-//      behind them are rows, too, and may lie at another stride.
+//   1. leading dims of all calls are the rows, and are not reduced. A row of an operand has one stride, and rows are at
+//      most kMaxRowLoops loops, in each of which all operands' rows lie at one stride, or are the same row; an output
+//      has its elements apart. Where dims in the middle are reduced, those behind them are rows, too.
 //   2. a call walks over a row's elements, the same number in all calls, or over one value of the row; a reduction
 //      reduces all of a row.
 //   3. an operand that some call writes is, of each other operand, the same elements in the same places, or apart from
@@ -25,13 +27,14 @@
 // A pass reads what an earlier one wrote, and makes values again that were not written. Calls are in no program where
 // it would make one of what was written over.
 //
-// Complex numbers are in no program, nor is a map whose index goes over several dims that rows or elements are made of.
+// Complex numbers are in no program, nor is a map whose index is one of several dims that elements are made of.
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "kernels/kernel.h"
 
@@ -55,13 +58,26 @@ struct RowLimits {
   int64_t min_columns = kMinColumns;
 };
 
+// Rows that lie at one stride: each is `rows` rows behind the one before it.
+struct RowLoop {
+  int64_t rows = 1, stride = 0;
+  friend bool operator==(const RowLoop&, const RowLoop&) = default;
+};
+// From the innermost on, which goes row by row: a loop's last row is before the next row of the loop outside of it. As
+// few as they can be.
+using RowLoops = absl::InlinedVector<RowLoop, 3>;
+
 // Where a row's elements, or its one value, lie. Strides are in elements.
 struct RowPlaces {
   uint64_t address = 0;
-  int64_t outer = 0, row = 0, element = 0;  // outer: from the last of RowProgram::inner_rows to the next one
+  RowLoops loops = {RowLoop{}};
+  int64_t element = 0;
   int64_t element_bytes = 4;
-  bool is_wide = false;                                       // a row's elements
-  bool is_of_rows() const { return outer != 0 || row != 0; }  // else one row is all
+  bool is_wide = false;  // a row's elements
+  // Else one row is all.
+  bool is_of_rows() const { return loops.size() > 1 || loops[0].stride != 0; }
+  // Of a loop that all operands have, which goes in steps of so many rows.
+  int64_t StrideOf(int64_t rows) const;
 };
 
 // A value that a program computes with: an operand that it reads, zeros, or a call's output.
@@ -81,6 +97,8 @@ struct RowIndex {
   int32_t dim = 0;
   bool is_row = false;  // else of the element
   int64_t start = 0;
+  int64_t rows = 1,
+          end = 1;  // of a row: it goes on after so many rows, and begins again after `end`; 1 index: these agree
 };
 
 // A call.
@@ -116,10 +134,10 @@ struct RowCut {
 };
 
 struct RowProgram {
-  int64_t rows = 1, count = 0;  // elements of a row
-  int64_t inner_rows = 1;       // rows at one stride: all, but of columns
-  bool is_flat = false;         // rows of one element: one row has them all
-  bool is_of_columns = false;   // elements are dims in the middle, and there are several groups of inner rows
+  int64_t rows = 1, count = 0;       // elements of a row
+  std::vector<int64_t> loops = {1};  // the rows that each loop goes at once, from the innermost on
+  bool is_flat = false;              // rows of one element: one row has them all
+  bool is_of_columns = false;        // elements are dims in the middle, and there are several groups of inner rows
   std::vector<RowPlaces> places;
   std::vector<RowValue> values;
   std::vector<RowStep> steps;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -22,7 +23,8 @@ std::string TypeOf(DType dtype) { return std::string(StoredType(dtype)); }
 bool LiesInVectors(const RowPlaces& places, const RowCut& cut) {
   const int64_t bytes = std::min<int64_t>(16, cut.count * places.element_bytes);
   return cut.is_whole && places.element == 1 && places.address % static_cast<uint64_t>(bytes) == 0 &&
-         places.row * places.element_bytes % bytes == 0;
+         std::all_of(places.loops.begin(), places.loops.end(),
+                     [&](const RowLoop& loop) { return loop.stride * places.element_bytes % bytes == 0; });
 }
 
 class RowWriter {
@@ -58,7 +60,7 @@ class RowWriter {
     absl::StrAppend(&head, "extern \"C\" __global__ void __launch_bounds__(", program_.cut.max_threads, ") ");
     std::string tail =
         "(const __grid_constant__ Parameters p) {\n"
-        "  for (Place at(p.numbers); at.IsInside(p.numbers); at.Next()) {\n";
+        "  for (Place at(p.numbers); at.IsInside(); at.Next()) {\n";
     absl::StrAppend(&tail, OnesText());
     for (size_t segment = 0; segment < program_.segments; ++segment) absl::StrAppend(&tail, SegmentText(segment));
     absl::StrAppend(&tail, "  }\n}\n}  // namespace tessera::cuda\n");
@@ -78,14 +80,18 @@ class RowWriter {
       return operands_[*places] * 2 + (LiesInVectors(program_.places[*places], program_.cut) ? 1 : 0);
     };
     const RowCut& cut = program_.cut;
-    put(program_.is_flat, cut.count, cut.is_whole, cut.hold, cut.max_threads, program_.steps.size());
+    put(program_.is_flat, program_.loops.size(), cut.count, cut.is_whole, cut.hold, cut.max_threads,
+        program_.steps.size());
     for (const RowStep& step : program_.steps) {
       const ReduceLocalOp* reduction = step.reduction();
       const Expression* map = step.map();
       put(reduction == nullptr ? -1 : static_cast<int64_t>(reduction->op), step.call->output_dtype, step.walks_row,
           step.segment, step.output, step.inputs.size(), step.indexes.size(), map == nullptr ? 0 : map->nodes.size());
       for (const size_t input : step.inputs) put(input);
-      for (const RowIndex& index : step.indexes) put(index.dim, index.is_row);
+      for (const RowIndex& index : step.indexes) {
+        put(index.dim, index.is_row);
+        for (const auto& [loop, times] : LoopsOf(index)) put(loop, times);
+      }
       if (map == nullptr) continue;
       for (const ExpressionNode& node : map->nodes) put(node.op, node.dtype, node.a, node.b, node.c);
     }
@@ -98,15 +104,19 @@ class RowWriter {
   std::vector<std::byte> Parameters() const {
     ParameterWriter writer;
     for (const Element& argument : arguments_) writer.Put(argument);
-    writer.Put(RowNumbers{.rows = program_.rows,
+    const std::vector<int64_t>& loops = program_.loops;
+    RowNumbers numbers = {.rows = program_.rows,
                           .count = program_.count,
                           .group_levels = program_.cut.group_levels,
-                          .chunk_levels = program_.cut.chunk_levels,
-                          .inner = DivisorOf(program_.inner_rows)});
+                          .chunk_levels = program_.cut.chunk_levels};
+    for (size_t l = 1; l < loops.size(); ++l) numbers.loops[l - 1] = DivisorOf(loops[l] / loops[l - 1]);
+    writer.Put(numbers);
     for (const size_t u : used_) {
       const RowPlaces& places = program_.places[u];
-      writer.Put(RowOperand{reinterpret_cast<void*>(static_cast<uintptr_t>(places.address)), places.outer, places.row,
-                            places.element});
+      RowOperand operand = {.data = reinterpret_cast<void*>(static_cast<uintptr_t>(places.address)),
+                            .element = places.element};
+      for (size_t l = 0; l < loops.size(); ++l) operand.loops[l] = places.StrideOf(loops[l]);
+      writer.Put(operand);
     }
     for (const int64_t start : starts_) writer.Put<long long>(start);
     return writer.Finish();
@@ -116,6 +126,15 @@ class RowWriter {
   const RowValue& ValueAt(size_t v) const { return program_.values[v]; }
   static std::string NameOf(size_t v) { return absl::StrCat("v", v); }
   bool IsInMemory() const { return program_.cut.is_in_memory(); }
+  // The loops that an index of rows is made of, and by how much it grows in each.
+  std::vector<std::pair<size_t, int64_t>> LoopsOf(const RowIndex& index) const {
+    std::vector<std::pair<size_t, int64_t>> of;
+    for (size_t l = 0; index.is_row && l < program_.loops.size(); ++l) {
+      const int64_t rows = program_.loops[l];
+      if (rows >= index.rows && rows < index.end) of.push_back({l, rows / index.rows});
+    }
+    return of;
+  }
   bool Stays(size_t v) const { return !IsInMemory() && ValueAt(v).stays(); }
   std::string OperandText(size_t places) const { return absl::StrCat("p.operands[", operands_[places], "]"); }
 
@@ -123,9 +142,11 @@ class RowWriter {
     const RowCut& cut = program_.cut;
     const std::string numbers = absl::StrCat(cut.count, ", ", cut.is_whole ? "true" : "false");
     if (program_.is_flat) return absl::StrCat("ElementPlace<", numbers, ">");
-    if (cut.hold == RowHold::kColumn) return "ColumnPlace";
-    if (cut.hold == RowHold::kMemory) return absl::StrCat("PassPlace<", numbers, ">");
-    return absl::StrCat("RowPlace<", numbers, ", ", cut.hold == RowHold::kBlock ? "true" : "false", ">");
+    const size_t loops = program_.loops.size();
+    if (cut.hold == RowHold::kColumn) return absl::StrCat("ColumnPlace<", loops, ">");
+    const std::string more = loops > 1 ? absl::StrCat(", ", loops) : "";
+    if (cut.hold == RowHold::kMemory) return absl::StrCat("PassPlace<", numbers, more, ">");
+    return absl::StrCat("RowPlace<", numbers, ", ", cut.hold == RowHold::kBlock ? "true" : "false", more, ">");
   }
 
   // A step's expression of one element; none of a reduction of what is there.
@@ -162,7 +183,10 @@ class RowWriter {
     for (size_t x = 0; x < step.indexes.size(); ++x) {
       const std::string start = absl::StrCat("p.starts[", first_starts_[s] + x, "]");
       const bool is_element = !step.indexes[x].is_row && step.walks_row;
-      absl::StrAppend(&text, ", ", start, step.indexes[x].is_row ? " + at.row()" : is_element ? " + at.At(r) + i" : "");
+      absl::StrAppend(&text, ", ", start, is_element ? " + at.At(r) + i" : "");
+      for (const auto& [loop, times] : LoopsOf(step.indexes[x])) {
+        absl::StrAppend(&text, " + at.number.in_loop[", loop, "]", times > 1 ? absl::StrCat(" * ", times) : "");
+      }
     }
     return absl::StrCat(text, ")");
   }

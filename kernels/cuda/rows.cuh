@@ -6,7 +6,7 @@
 // 16 / kCount threads have a block of 128 of a row: a thread has kCount lanes side by side, in each of the block's 8
 // rows of 16. So element (r, i) of a thread is always the same, whichever operand it is of, and stays in a register.
 //
-//   for (RowPlace<4, true, false> at(p.numbers); at.IsInside(p.numbers); at.Next()) {
+//   for (RowPlace<4, true, false> at(p.numbers); at.IsInside(); at.Next()) {
 //     float x[8][4];
 //     at.Load<kByVector>(p.operands[0], r, x[r]);                            for each r
 //     at.Take<kCodeSum>(r, i, x[r][i], lanes[i]);                            for each r and i
@@ -30,6 +30,28 @@ __device__ inline u64* WarpNodes(int half) {
   __shared__ u64 nodes[2][32];
   return nodes[half];
 }
+
+// A row's number in each of the loops that rows are made of.
+template <int kLoops>
+struct RowNumber {
+  i64 in_loop[kLoops];
+
+  __device__ inline void MoveTo(i64 row, const RowNumbers& numbers) {
+#pragma unroll
+    for (int l = 0; l + 1 < kLoops; ++l) {
+      const i64 behind = Quotient(row, numbers.loops[l]);
+      in_loop[l] = row - behind * numbers.loops[l].value;
+      row = behind;
+    }
+    in_loop[kLoops - 1] = row;
+  }
+  __device__ inline i64 OffsetOf(const RowOperand& operand) const {
+    i64 offset = 0;
+#pragma unroll
+    for (int l = 0; l < kLoops; ++l) offset += in_loop[l] * operand.loops[l];
+    return offset;
+  }
+};
 
 // The access to operands and elements that both kinds of places have. A place has RowOffset(operand), At(r), the number in the row
 // of its first element of r, and Has(r, i).
@@ -108,14 +130,16 @@ __device__ inline T FoldWarps(T value, int& half) {
 }
 
 // A row's threads: 2^group_levels of them, or with kByBlock a block's.
-template <int kCount, bool kIsWhole, bool kByBlock>
-struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock>, kCount, kIsWhole> {
+template <int kCount, bool kIsWhole, bool kByBlock, int kLoops = 1>
+struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock, kLoops>, kCount, kIsWhole> {
   static constexpr int kRows = kTreeRows, kThreads = kReduceLanes / kCount;  // of a block of 128
   int group, place, first_lane, begin, left, half = 0;
   u32 mask;
   i64 at_row, step;
+  RowNumber<kLoops> number;
+  const RowNumbers& numbers;
 
-  __device__ inline explicit RowPlace(const RowNumbers& numbers) {
+  __device__ inline explicit RowPlace(const RowNumbers& all) : numbers(all) {
     group = kByBlock ? 32 : 1 << numbers.group_levels;
     place = kByBlock ? threadIdx.x : threadIdx.x & (group - 1);
     mask = kByBlock ? 0xFFFFFFFFU : (0xFFFFFFFFU >> (32 - group)) << (threadIdx.x & 31 & ~(group - 1));
@@ -125,11 +149,14 @@ struct RowPlace : RowOperands<RowPlace<kCount, kIsWhole, kByBlock>, kCount, kIsW
     left = static_cast<int>(numbers.count) - block * kReduceBlock;
     at_row = kByBlock ? blockIdx.x : ThreadNumber() >> numbers.group_levels;
     step = kByBlock ? gridDim.x : ThreadCount() >> numbers.group_levels;
+    number.MoveTo(at_row, numbers);
   }
-  __device__ inline bool IsInside(const RowNumbers& numbers) const { return at_row < numbers.rows; }
-  __device__ inline void Next() { at_row += step; }
-  __device__ inline i64 row() const { return at_row; }
-  __device__ inline i64 RowOffset(const RowOperand& operand) const { return at_row * operand.row; }
+  __device__ inline bool IsInside() const { return at_row < numbers.rows; }
+  __device__ inline void Next() {
+    at_row += step;
+    number.MoveTo(at_row, numbers);
+  }
+  __device__ inline i64 RowOffset(const RowOperand& operand) const { return number.OffsetOf(operand); }
   __device__ inline int At(int r) const { return begin + r * kReduceLanes; }
   __device__ inline bool Has(int r, int i) const { return r * kReduceLanes + first_lane + (kIsWhole ? 0 : i) < left; }
   // All threads of the row come here before one goes on.
@@ -160,9 +187,8 @@ struct ElementPlace : RowOperands<ElementPlace<kCount, kIsWhole>, kCount, kIsWho
     at = ThreadNumber() * kCount;
     count = numbers.count;
   }
-  __device__ inline bool IsInside(const RowNumbers&) const { return at < count; }
+  __device__ inline bool IsInside() const { return at < count; }
   __device__ inline void Next() { at += ThreadCount() * kCount; }
-  __device__ inline i64 row() const { return 0; }
   __device__ inline i64 RowOffset(const RowOperand&) const { return 0; }
   __device__ inline i64 At(int) const { return at; }
   __device__ inline bool Has(int, int i) const { return kIsWhole || at + i < count; }

@@ -19,6 +19,7 @@
 namespace tessera::cuda {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -184,18 +185,68 @@ TEST(RowProgram, AThreadHasAColumnWhereElementsAreADimInTheMiddle) {
   EXPECT_EQ(program->steps.size(), 4u);
   EXPECT_EQ(program->cut.hold, RowHold::kColumn);
   EXPECT_EQ(program->rows, 8 * 64 * 64);
-  EXPECT_EQ(program->inner_rows, 64 * 64);
+  EXPECT_THAT(program->loops, ElementsAre(1, 64 * 64));
   EXPECT_EQ(program->count, 21);
-  EXPECT_EQ(program->places[0].outer, 21 * 64 * 64);
-  EXPECT_EQ(program->places[0].row, 1);
+  EXPECT_THAT(program->places[0].loops, ElementsAre(RowLoop{1, 1}, RowLoop{64 * 64, 21 * 64 * 64}));
   EXPECT_EQ(program->places[0].element, 64 * 64);
   const absl::StatusOr<Launch> launch = RowLaunches().LaunchOf(*program);
   ASSERT_TRUE(launch.ok()) << launch.status();
   EXPECT_EQ(launch->grid[0] * launch->block[0], 8u * 64 * 64);
-  EXPECT_THAT(launch->program->source, HasSubstr("using Place = ColumnPlace;\n"));
+  EXPECT_THAT(launch->program->source, HasSubstr("using Place = ColumnPlace<2>;\n"));
   EXPECT_EQ(softmax({4, 21, 64, 63}).Count(), 1u) << "fewer columns than fill a device";
   EXPECT_EQ(softmax({8, 21, 64, 64}, {21 * 4096, 1, 21 * 64, 21}).Count(), 1u) << "elements lie side by side";
-  EXPECT_EQ(softmax({8, 21, 64, 64}, {21 * 8192, 8192, 65, 1}).Count(), 1u) << "columns lie at two strides";
+  const std::optional<RowProgram> of_gaps = softmax({8, 21, 64, 64}, {21 * 8192, 8192, 65, 1}).Make();
+  ASSERT_TRUE(of_gaps.has_value()) << "columns lie at two strides";
+  EXPECT_THAT(of_gaps->loops, ElementsAre(1, 64, 64 * 64));
+}
+
+// x [2, 3, 5, 128] and a mask of these extents, added and reduced: the loops, and how many calls are one program.
+std::pair<std::vector<int64_t>, size_t> MaskedBy(const Shape& mask) {
+  const Shape extents = {2, 3, 5, 128}, one = {2, 3, 5, 1};
+  Calls calls;
+  calls.Map("add:f32(in0:f32, in1:f32)", {At(0, extents), At(1, mask)}, At(2, extents));
+  calls.Add(ReduceLocalOp{ReduceOp::kMax, {3}}, {At(2, extents)}, At(3, one));
+  const std::optional<RowProgram> program = calls.Make();
+  if (!program.has_value()) return {{}, 1};
+  return {program->loops, program->steps.size()};
+}
+
+TEST(RowProgram, RowsOfAMaskThatIsBroadcastAreLoops) {
+  using Loops = std::vector<int64_t>;
+  EXPECT_EQ(MaskedBy({2, 3, 5, 128}), std::pair(Loops({1}), size_t{2}));
+  EXPECT_EQ(MaskedBy({128}), std::pair(Loops({1}), size_t{2})) << "one row";
+  EXPECT_EQ(MaskedBy({5, 128}), std::pair(Loops({1, 5}), size_t{2})) << "for all batches and heads";
+  EXPECT_EQ(MaskedBy({2, 1, 1, 128}), std::pair(Loops({1, 15}), size_t{2})) << "of keys";
+  EXPECT_EQ(MaskedBy({2, 1, 5, 128}), std::pair(Loops({1, 5, 15}), size_t{2})) << "for all heads";
+  EXPECT_EQ(MaskedBy({3, 1, 128}), std::pair(Loops({1, 5, 15}), size_t{2})) << "by head";
+}
+
+TEST(RowProgram, RowsOfMoreLoopsThanThereMayBeAreLeftToThemselves) {
+  const Shape extents = {2, 3, 5, 2, 128}, mask = {2, 1, 5, 1, 128};
+  Calls calls;
+  calls.Map("add:f32(in0:f32, in1:f32)", {At(0, extents), At(1, mask)}, At(2, extents));
+  calls.Map(kMul, {At(2, extents)}, At(3, extents));
+  EXPECT_EQ(calls.Count(), 1u);
+  // Loops of 8 rows and of 6 are none together.
+  Calls of_two;
+  of_two.Map(kSub, {At(0, {4, 6, 128}), At(1, {6, 128})}, At(2, {4, 6, 128}));
+  of_two.Map(kSub, {At(2, {3, 8, 128}), At(3, {8, 128})}, At(4, {3, 8, 128}));
+  EXPECT_EQ(of_two.Count(), 1u);
+}
+
+TEST(RowProgram, AnIndexOfRowsIsALoop) {
+  const Shape extents = {2, 3, 5, 128};
+  const auto text_of = [&](const std::string& index) {
+    Calls calls;
+    calls.Map("mul:f32(in0:f32, cast:f32(" + index + ":i64))", {At(0, extents)}, At(1, extents));
+    calls.calls.back().output_box = {{0, 2}, {0, 3}, {7, 12}, {0, 128}};
+    calls.Add(ReduceLocalOp{ReduceOp::kMax, {3}}, {At(1, extents)}, At(2, {2, 3, 5, 1}));
+    return RowLaunches().LaunchOf(*calls.Make())->program->source;
+  };
+  EXPECT_THAT(text_of("idx0"), HasSubstr("Step0(p, v0[i], p.starts[0] + at.number.in_loop[1])"));
+  EXPECT_THAT(text_of("idx1"), HasSubstr("Step0(p, v0[i], p.starts[0] + at.number.in_loop[1])"));
+  EXPECT_THAT(text_of("idx2"), HasSubstr("Step0(p, v0[i], p.starts[0] + at.number.in_loop[0])"));
+  EXPECT_THAT(text_of("idx3"), HasSubstr("Step0(p, v0[i], p.starts[0] + at.At(r) + i)"));
 }
 
 // The loops of a program: "0 0>1 0>1>3" are three, of which the second makes again what step 0 made. Values that are
@@ -431,7 +482,7 @@ __device__ inline float Step3(const Parameters& p, float a0, float a1) {
 }
 extern "C" __global__ void __launch_bounds__(128) )" +
                            launch->entry + R"((const __grid_constant__ Parameters p) {
-  for (Place at(p.numbers); at.IsInside(p.numbers); at.Next()) {
+  for (Place at(p.numbers); at.IsInside(); at.Next()) {
     float v0[Place::kRows][kCount];
     float l0[kCount] = {};
 #pragma unroll

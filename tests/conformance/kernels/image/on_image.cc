@@ -392,10 +392,16 @@ absl::StatusOr<size_t> RunRows(absl::Span<const KernelCall* const> calls, const 
   Memory memory;
   const auto add = [&](size_t number, bool is_written) {
     const cuda::RowPlaces& places = program->places[number];
-    const Shape extents = {program->rows / program->inner_rows, program->inner_rows,
-                           places.is_wide ? program->count : 1};
-    memory.Add(reinterpret_cast<const void*>(static_cast<uintptr_t>(places.address)), extents,
-               {places.outer, places.row, places.element}, places.element_bytes, is_written);
+    Shape extents = {places.is_wide ? program->count : 1};
+    Strides strides = {places.element};
+    int64_t end = program->rows;
+    for (auto loop = places.loops.rbegin(); loop != places.loops.rend(); ++loop) {
+      extents.push_back(end / loop->rows);
+      strides.push_back(loop->stride);
+      end = loop->rows;
+    }
+    memory.Add(reinterpret_cast<const void*>(static_cast<uintptr_t>(places.address)), extents, strides,
+               places.element_bytes, is_written);
   };
   for (const cuda::RowValue& value : program->values) {
     if (value.read.has_value()) add(*value.read, false);

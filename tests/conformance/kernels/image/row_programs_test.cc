@@ -173,6 +173,40 @@ TEST(RowPrograms, OfIndexes) {
   EXPECT_EQ(ExpectSame(program, arena.memory, "indexes"), 1);
 }
 
+// Scores [batch, head, query, key] and a mask that is broadcast over some of these, before a softmax; an index of each
+// of the dims that rows are made of.
+Program MaskedSoftmax(Arena& arena, int64_t keys, const Shape& mask_extents) {
+  const Shape extents = {2, 3, 5, keys}, one = {2, 3, 5, 1};
+  const Operand x = arena.Put(DType::kF32, extents), mask = arena.Put(DType::kF32, mask_extents);
+  const Operand masked = arena.Put(DType::kF32, extents), numbered = arena.Put(DType::kF32, extents);
+  const Operand most = arena.Put(DType::kF32, one), e = arena.Put(DType::kF32, extents);
+  const Operand sum = arena.Put(DType::kF32, one), out = arena.Put(DType::kF32, extents);
+  Program program;
+  program.Add(Map("add:f32(in0:f32, in1:f32)"), {x, mask}, masked);
+  program.Add(Map("where:f32(less_equal:bool(idx3:i64, mul:i64(idx2:i64, add:i64(idx1:i64, idx0:i64))), in0:f32, "
+                  "neg:f32(in0:f32))"),
+              {masked}, numbered);
+  program.Add(Reduction(ReduceOp::kMax, {3}), {numbered}, most);
+  program.Add(Map("exp:f32(sub:f32(in0:f32, in1:f32))"), {numbered, most}, e);
+  program.Add(Reduction(ReduceOp::kSum, {3}), {e}, sum);
+  program.Add(Map("div:f32(in0:f32, in1:f32)"), {e, sum}, out);
+  for (size_t call = 0; call < 5; ++call) program.LeaveToItsReaders(call);
+  return program;
+}
+
+TEST(RowPrograms, OfAMaskThatIsBroadcast) {
+  constexpr cuda::RowLimits kInPasses = {.max_row_bytes = 0, .min_pass_rows = 2};
+  for (const int64_t keys : {67, 128, 1024, 2052}) {
+    for (const Shape& mask : {Shape{2, 3, 5, keys}, {keys}, {5, keys}, {2, 1, 1, keys}, {2, 1, 5, keys}, {3, 1, 1}}) {
+      Arena arena(23);
+      const Program program = MaskedSoftmax(arena, keys, mask);
+      const std::string what = StrCat(keys, ", ", ToText(mask));
+      EXPECT_EQ(ExpectSame(program, arena.memory, what), 1) << what;
+      EXPECT_EQ(ExpectSame(program, arena.memory, what + " in passes", kInPasses), 1) << what;
+    }
+  }
+}
+
 TEST(RowPrograms, RandomStepsHaveTheBitsOfOneByOne) {
   int joined = 0, several = 0;
   for (uint32_t seed = 0; seed < 40; ++seed) {
