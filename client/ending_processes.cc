@@ -2,7 +2,6 @@
 
 #include <sys/wait.h>
 #include <unistd.h>
-#include <csignal>
 
 #include <algorithm>
 #include <condition_variable>
@@ -10,6 +9,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "schemas/host/blocked_signals.h"
 
 namespace tessera {
 namespace {
@@ -41,12 +42,8 @@ class Reaper {
     if (is_running_) return;
     if (thread_ != nullptr) thread_->join();  // it has ended
     is_running_ = true;
-    // Signals go to the program's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockedSignals none;
     thread_ = std::make_unique<std::thread>([this] { Run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   bool Await(std::chrono::steady_clock::time_point deadline) {

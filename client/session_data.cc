@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client/copy_threads.h"
 #include "client/recording.h"
 #include "client/request_state.h"
 #include "client/session_calls.h"
@@ -180,7 +181,7 @@ absl::Status SessionTransfers::SendSnapshot(uint64_t number, const RequestPtr& r
   uint64_t offset = 0;
   for (const UploadPiece& piece : pieces) {
     if (IsEmpty(piece.box)) continue;
-    CopyBoxTo(piece.source, Relative(piece.box, piece.origin), memory->data() + offset);
+    CopyBoxShared(piece.source, Relative(piece.box, piece.origin), memory->data() + offset);
     parts.push_back({piece.box, piece.workers, offset});
     offset += static_cast<uint64_t>(NumElements(piece.box) * SizeBytes(handle->spec->dtype));
   }
@@ -302,7 +303,7 @@ absl::Status SessionTransfers::SlabSender::Send(SessionTransfers& transfers, uin
   const auto fill = [&](const UploadPiece& piece, const Box& slab, char* destination) {
     for (const Slab& part : Slab::Cut(slab, element_bytes, kSlabBytes)) {
       TESSERA_RETURN_IF_ERROR(transfers.LookForInterrupt(progress->poll));
-      CopyBoxTo(piece.source, Relative(part.box, piece.origin), destination + part.offset_bytes);
+      CopyBoxShared(piece.source, Relative(part.box, piece.origin), destination + part.offset_bytes);
     }
     return absl::OkStatus();
   };

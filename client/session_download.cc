@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "client/copy_threads.h"
 #include "client/recording.h"
 #include "client/session_request.h"
 #include "client/transfer_slabs.h"
-#include "schemas/host/streamed_copy.h"
 #include "schemas/types/divide.h"
 #include "schemas/types/errors.h"
 #include "schemas/types/layout.h"
@@ -361,8 +361,8 @@ absl::Status SessionTransfers::FetchSlabs(uint64_t number, const Holders& holder
   for (size_t i = 0; i < slots; ++i) ask_for(i);
   for (size_t i = 0; i < slabs.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(WaitForLane("download", progress, i % slots));
-    StreamedCopy(destination + slabs[i].offset_bytes, ring.data() + static_cast<int64_t>(i % slots) * slot_bytes,
-                 slabs[i].bytes);
+    CopyShared(destination + slabs[i].offset_bytes, ring.data() + static_cast<int64_t>(i % slots) * slot_bytes,
+               slabs[i].bytes);
     if (i + slots < slabs.size()) ask_for(i + slots);
   }
   return absl::OkStatus();

@@ -15,6 +15,7 @@
 #include "schemas/book.capnp.h"
 #include "schemas/codec/book_codec.h"
 #include "schemas/codec/values.h"
+#include "schemas/host/blocked_signals.h"
 #include "schemas/link/exception.h"
 #include "schemas/types/status_macros.h"
 
@@ -36,24 +37,22 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(ConnectionOptions o
   auto impl = std::make_unique<Impl>(std::move(options), listener);
   std::promise<absl::Status> opened;
   std::future<absl::Status> answer = opened.get_future();
-  // Signals go to the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  impl->Start([shared = impl.get(), &opened] {
-    try {
-      kj::AsyncIoContext io = kj::setupAsyncIo();
-      ConnectionLoop loop(*shared, io);
-      absl::Status status = loop.Open();
-      const bool ok = status.ok();
-      opened.set_value(std::move(status));
-      if (ok) loop.Run();
-    } catch (const kj::Exception& exception) {
-      // Only Open can throw out of the loop; Run's errors go to taskFailed.
-      opened.set_value(FromException(exception));
-    }
-  });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const BlockedSignals none;
+    impl->Start([shared = impl.get(), &opened] {
+      try {
+        kj::AsyncIoContext io = kj::setupAsyncIo();
+        ConnectionLoop loop(*shared, io);
+        absl::Status status = loop.Open();
+        const bool ok = status.ok();
+        opened.set_value(std::move(status));
+        if (ok) loop.Run();
+      } catch (const kj::Exception& exception) {
+        // Only Open can throw out of the loop; Run's errors go to taskFailed.
+        opened.set_value(FromException(exception));
+      }
+    });
+  }
   absl::Status interrupted;
   {
     WaitScope scope;
