@@ -12,6 +12,7 @@ import tessera as ts
 import tessera.distributed as dist
 from rank_processes import Failure, Ranks
 from test_distributed import DTYPES, OPS, is_defined, numbers, reduced
+from waiting import wait_until
 
 SIZE = 3
 KINDS = ["array", "tensor"]
@@ -340,16 +341,22 @@ def destroyed_group_is_used(x):
     dist.all_reduce(x, group=group)
 
 
-def splits_that_differ():
-    """Rank 0 wants two rows of rank 1, which gives one. A sender is told at the end where it had sent before the other side asked."""
+def splits_that_differ(asked):
+    """Rank 0 wants two rows of rank 1, which gives one. A sender that had sent before the other side asked is told when it leaves."""
     rank = dist.get_rank()
     takes = [1, 2, 1] if rank == 0 else [1, 1, 1]
-    dist.all_to_all_single(np.zeros(sum(takes)), np.ones(3), takes, [1, 1, 1])
+    try:
+        dist.all_to_all_single(np.zeros(sum(takes)), np.ones(3), takes, [1, 1, 1])
+    finally:
+        if rank == 0:
+            asked.touch()
+    if rank == 1:
+        wait_until(asked.exists)
     dist.destroy_process_group()
 
 
-def test_splits_that_the_other_side_does_not_expect_are_named(own_ranks):
-    for failure in own_ranks().run(splits_that_differ, allow=True)[:2]:     # those whom it concerns
+def test_splits_that_the_other_side_does_not_expect_are_named(own_ranks, tmp_path):
+    for failure in own_ranks().run(splits_that_differ, tmp_path / "asked", allow=True)[:2]:     # those whom it concerns
         assert "rank 1 called send f64[1] to rank 0" in failure.text and "rank 0 called recv f64[2] from rank 1" in failure.text
 
 
