@@ -106,7 +106,9 @@ void CopyBoxShared(const HostView& source, const Box& box, char* destination, Co
 void CopyShared(char* destination, const char* source, int64_t bytes, CopyThreads& threads) {
   constexpr int64_t kLineBytes = 64;
   const int parts = PartsOf(bytes, threads);
-  const auto begin_of = [&](int part) { return part == parts ? bytes : bytes / kLineBytes * part / parts * kLineBytes; };
+  const auto begin_of = [&](int part) {
+    return part == parts ? bytes : bytes / kLineBytes * part / parts * kLineBytes;
+  };
   threads.Share(parts, [&](int part) {
     const int64_t first = begin_of(part);
     StreamedCopy(destination + first, source + first, begin_of(part + 1) - first);

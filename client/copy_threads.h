@@ -67,7 +67,6 @@ class CopyThreads {
 void CopyBoxShared(const HostView& source, const Box& box, char* destination,
                    CopyThreads& threads = CopyThreads::OfProcess());
 // As StreamedCopy (streamed_copy.h), likewise.
-void CopyShared(char* destination, const char* source, int64_t bytes,
-                CopyThreads& threads = CopyThreads::OfProcess());
+void CopyShared(char* destination, const char* source, int64_t bytes, CopyThreads& threads = CopyThreads::OfProcess());
 
 }  // namespace tessera

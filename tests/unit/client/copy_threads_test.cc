@@ -1,4 +1,5 @@
-// Copies that threads share: each part once, also beside other callers and in a forked process, and boxes of any layout.
+// Copies that threads share: each part once, also beside other callers and in a forked process, and boxes of any
+// layout.
 
 #include "client/copy_threads.h"
 
@@ -28,7 +29,8 @@ TEST(CopyThreads, EachPartIsCopiedOnce) {
       std::vector<std::atomic<int>> times(static_cast<size_t>(parts));
       for (int round = 1; round <= 20; ++round) {
         copies.Share(parts, [&](int part) { ++times[static_cast<size_t>(part)]; });
-        for (const std::atomic<int>& time : times) ASSERT_EQ(time, round) << threads << " threads, " << parts << " parts";
+        for (const std::atomic<int>& time : times)
+          ASSERT_EQ(time, round) << threads << " threads, " << parts << " parts";
       }
     }
   }
@@ -42,42 +44,45 @@ TEST(CopyThreads, PartsAreUnderWayAtOnce) {
   copies.Share(kThreads, [&](int) { all.arrive_and_wait(); });
 }
 
-// The threads are at another caller's copy until this one's has ended.
+// A copy of two parts by two threads, which is under way until this is destroyed.
+class HeldCopy {
+ public:
+  explicit HeldCopy(CopyThreads& copies)
+      : caller_([&] {
+          copies.Share(2, [&](int) {
+            begun_.count_down();
+            may_end_.wait();
+          });
+        }) {
+    begun_.wait();
+  }
+  ~HeldCopy() {
+    may_end_.count_down();
+    caller_.join();
+  }
+
+ private:
+  std::latch begun_{2}, may_end_{1};
+  std::thread caller_;
+};
+
 TEST(CopyThreads, ACallerBesideAnotherOneCopiesAlone) {
   CopyThreads copies(2);
-  std::latch begun(2), may_end(1);
-  std::thread other([&] {
-    copies.Share(2, [&](int) {
-      begun.count_down();
-      may_end.wait();
-    });
-  });
-  begun.wait();
+  const HeldCopy held(copies);
   std::set<std::thread::id> by;
   copies.Share(100, [&](int) { by.insert(std::this_thread::get_id()); });
   EXPECT_EQ(by, std::set{std::this_thread::get_id()});
-  may_end.count_down();
-  other.join();
 }
 
 TEST(CopyThreads, AForkedProcessCopiesAlone) {
   CopyThreads copies(3);
-  std::latch begun(2), may_end(1);
-  std::thread parent([&] {
-    copies.Share(2, [&](int) {
-      begun.count_down();
-      may_end.wait();
-    });
-  });
-  begun.wait();
+  const HeldCopy held(copies);
   const pid_t child = fork();
   if (child == 0) {
     int parts = 0;
     copies.Share(10, [&](int) { ++parts; });
     _exit(parts == 10 ? 0 : 1);
   }
-  may_end.count_down();
-  parent.join();
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
