@@ -220,7 +220,11 @@ class Cluster:
     def check(self):
         wait_until(self.is_whole, "all workers are alive")
         wait_until(lambda: len(self.status()["sessions"]) == 1, "the clients' sessions are gone")
-        wait_until(lambda: all(worker["used_bytes"] == 0 for worker in self.status()["workers"]), "their memory is free")
+        try:
+            wait_until(lambda: all(worker["used_bytes"] == 0 for worker in self.status()["workers"]), "their memory is free")
+        except Wrong as error:
+            left = {worker["index"]: (worker["used_bytes"], worker["outstanding"]) for worker in self.status()["workers"]}
+            raise Wrong(f"{error}; used bytes and outstanding instructions by worker: {left}") from None
         made = np.arange(600.0).reshape(30, 20)
         mesh = self.session.init_device_mesh((WORKERS,), workers=list(range(WORKERS)))
         x = self.session.distribute_tensor(made, mesh, [ts.Shard(0)])

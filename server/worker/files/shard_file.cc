@@ -22,11 +22,11 @@ absl::StatusOr<std::shared_ptr<const OpenedFile>> OpenedFile::Make(FileDescripto
   return std::shared_ptr<const OpenedFile>(new OpenedFile(std::move(file), stamp, std::move(place)));
 }
 
-absl::Status OpenedFile::CheckUnchanged() const {
+absl::Status OpenedFile::CheckUnchanged(std::string_view name) const {
   TESSERA_ASSIGN_OR_RETURN(const FileStamp now, StampOf(file_));
   if (now == stamp_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      StrCat("file: it changed while it was read, from ", stamp_.bytes, " bytes to ", now.bytes));
+      StrCat(name, ": it changed while it was read, from ", stamp_.bytes, " bytes to ", now.bytes));
 }
 
 absl::StatusOr<int64_t> ShardFile::Copy(const TransferRange& range, const Box& own, const Box& box, std::byte* shard) {

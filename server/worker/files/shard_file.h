@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -41,8 +42,8 @@ absl::StatusOr<FileStamp> StampOf(const FileDescriptor& file);
 class OpenedFile {
  public:
   static absl::StatusOr<std::shared_ptr<const OpenedFile>> Make(FileDescriptor file, FairPlaces::Place place = {});
-  // FailedPrecondition when the file isn't what it was when it was opened.
-  absl::Status CheckUnchanged() const;
+  // FailedPrecondition when the file isn't what it was when it was opened; by its name, as "file /data/x.npy".
+  absl::Status CheckUnchanged(std::string_view name) const;
   const FileDescriptor& file() const { return file_; }
   const FileStamp& stamp() const { return stamp_; }
 

@@ -79,8 +79,7 @@ absl::StatusOr<Seen> LookAt(const FileRoots& roots, const std::string& path, uin
 }  // namespace
 
 DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout)
-    : uploads({.name = "uploads"}),
-      downloads({.name = "downloads"}),
+    : copies({.name = "copies"}),
       files({.name = "files",
              .threads = kMaxFileThreads,
              .threads_per_lane = kMaxFolderThreads,
@@ -208,8 +207,9 @@ size_t FileCalls::LaneOf(size_t tensor) const {
 }
 
 kj::Promise<void> FileCalls::CheckUnchanged(size_t tensor, std::shared_ptr<ShardFile> file) {
-  std::function<absl::StatusOr<bool>()> check = [file = std::move(file)]() -> absl::StatusOr<bool> {
-    TESSERA_RETURN_IF_ERROR(file->opened().CheckUnchanged());
+  std::function<absl::StatusOr<bool>()> check = [file = std::move(file),
+                                                 name = NameOf(tensor)]() -> absl::StatusOr<bool> {
+    TESSERA_RETURN_IF_ERROR(file->opened().CheckUnchanged(name));
     return true;
   };
   return AskFiles<bool>(paths_.at(tensor), std::move(check)).then([](absl::StatusOr<bool> same) {

@@ -44,11 +44,11 @@ struct HostFiles {
   int64_t spill_memory_bytes = 0;               // of the host, that buffers of a GPU may take before files
 };
 
-// The threads of a bulk server: for memory, in each direction, for files, and for what asks the decoder. Each folder
-// that is served is a lane of the files'.
+// The threads of a bulk server: for memory, for files, and for what asks the decoder. Each folder that is served is a
+// lane of the second.
 struct DataThreads {
   explicit DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout = kFileTimeout);
-  JobThreads uploads, downloads, files, decodes;
+  JobThreads copies, files, decodes;
 };
 
 struct BulkParts;

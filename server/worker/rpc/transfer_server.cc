@@ -207,16 +207,18 @@ kj::Promise<void> TransferServer::Copy(const Box& box, uint64_t offset, uint32_t
   outcome->bytes = NumElements(Intersect(its_shard.box, box)) * SizeBytes(range.spec.dtype);
   // The memory under it stays until it has ended: the ticket, and the memory or the file.
   const bool looks_itself = is_upload() && source.file && !source.is_decoded;
-  auto step = [copying, outcome, looks_itself, ticket = ticket_, memory = memory_,
-               file = source.file](JobClock::time_point until) {
+  auto step = [copying, outcome, looks_itself, ticket = ticket_, memory = memory_, file = source.file,
+               name = files_.NameOf(tensor)](JobClock::time_point until) {
     const absl::StatusOr<CopyProgress> progress = copying->Go(until);
     outcome->status = progress.status();
     if (progress.ok() && *progress == CopyProgress::kMore) return JobStep::kMore;
     // The last copy of a file is behind all others of it.
-    if (progress.ok() && looks_itself) outcome->status = file->opened().CheckUnchanged();
+    if (progress.ok() && looks_itself) outcome->status = file->opened().CheckUnchanged(name);
     return JobStep::kDone;
   };
-  JobThreads& threads = memory_ ? memory_threads() : source.is_decoded ? parts_.threads.decodes : parts_.threads.files;
+  JobThreads& threads = memory_             ? parts_.threads.copies
+                        : source.is_decoded ? parts_.threads.decodes
+                                            : parts_.threads.files;
   Job job{.lane = memory_ || source.is_decoded ? 0 : source.lane, .what = "copy", .step = std::move(step)};
   if (source.file) job.what = StrCat("copy: ", files_.NameOf(tensor));
   auto copied = RunCopy(threads, std::move(job), outcome);

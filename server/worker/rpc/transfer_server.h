@@ -78,7 +78,6 @@ class TransferServer final : public wire::Transfer::Server {
   // Lets go of what was held for the ticket.
   void Over();
 
-  JobThreads& memory_threads() { return is_upload() ? parts_.threads.uploads : parts_.threads.downloads; }
   bool is_upload() const { return ticket_->window.direction() == TransferDirection::kUpload; }
   // Check a call that has its turn.
   absl::Status CheckHeld(std::string_view call) const;

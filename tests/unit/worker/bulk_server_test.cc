@@ -11,7 +11,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -239,25 +238,6 @@ TEST_F(BulkServerTest, WhoReadsHasMoreThanAWindowOfAnswers) {
   }
   for (auto& answer : answers) answer.wait(io_.waitScope);
   EXPECT_EQ(bytes, 24 * kShardBytes);
-}
-
-// A download that takes long, as of a GPU that is busy, holds up no upload.
-TEST_F(BulkServerTest, AnUploadGoesOnWhileADownloadIsUnderWay) {
-  Worker worker(io_, folder_, 0);
-  worker.AddTicket(1, TransferDirection::kUpload, 1, 1, 8);
-  std::promise<void> go;
-  auto download = worker.threads().downloads.Run({.what = "copy", .step = [&](JobClock::time_point) {
-                                                    go.get_future().wait();
-                                                    return JobStep::kDone;
-                                                  }});
-  DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
-  wire::Transfer::Client transfer = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
-  auto put = transfer.putRequest();
-  put.initBytes(8);
-  EXPECT_EQ(put.send().wait(io_.waitScope).getCount(), 8u);
-  EXPECT_FALSE(download.poll(io_.waitScope));
-  go.set_value();
-  download.wait(io_.waitScope);
 }
 
 // A sparse file of which each element is a call: the load ends when its ticket is over, and not when all is read.

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schemas/types/layout.h"
 #include "schemas/types/tensor_spec.h"
@@ -139,7 +140,9 @@ TEST(TensorFile, AFileThatIsTooShortIsRefusedAtOnceAndLater) {
   const auto copied =
       (*made)->Copy(window, WholeBox(shape), WholeBox(shape), reinterpret_cast<std::byte*>(shard.data()));
   EXPECT_TRUE(absl::IsFailedPrecondition(copied.status())) << copied.status();
-  EXPECT_TRUE(absl::IsFailedPrecondition((*made)->opened().CheckUnchanged()));
+  const absl::Status changed = (*made)->opened().CheckUnchanged("file /data/x.npy");
+  EXPECT_TRUE(absl::IsFailedPrecondition(changed));
+  EXPECT_THAT(std::string(changed.message()), ::testing::HasSubstr("file /data/x.npy: it changed while it was read"));
 }
 
 // Thin reads are a call for each element: others have their turn between them.
