@@ -69,16 +69,14 @@ void CopyThreads::Run() {
   pthread_setname_np(pthread_self(), "copy");
   Linger linger;
   std::unique_lock lock(mutex_);
-  for (uint64_t seen = 0; !is_over_;) {
-    seen = jobs_;
-    if (job_ != nullptr && job_->next < job_->parts) {
-      Job& job = *job_;
-      ++helpers_;
-      lock.unlock();
-      job.TakeParts();
+  while (!is_over_) {
+    const uint64_t seen = jobs_;
+    Job* const job = job_;
+    if (job != nullptr) ++helpers_;
+    lock.unlock();
+    if (job != nullptr) {
+      job->TakeParts();
       --helpers_;
-    } else {
-      lock.unlock();
     }
     // A slab is soon followed by the next one.
     for (linger.Begin(); jobs_ == seen && linger.Yield();) continue;

@@ -27,7 +27,7 @@ inline constexpr int64_t kMinCopyPartBytes = int64_t{128} << 10;  // docs/limits
 
 class CopyThreads {
  public:
-  // Of all sessions. Never destroyed: a copy may be under way as the process ends.
+  // All sessions share these. Never destroyed: a copy may be under way as the process ends.
   static CopyThreads& OfProcess();
   // TESSERA_COPY_THREADS, or half of the cores that the process may use; from 1 to kMaxCopyThreads.
   static int ThreadsOfProcess();

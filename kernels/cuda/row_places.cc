@@ -11,19 +11,6 @@
 namespace tessera::cuda {
 namespace {
 
-// The stride of dims [first, last) as one; 0 where none of them has more than one element.
-std::optional<int64_t> StrideOf(const Shape& extents, const Strides& strides, size_t first, size_t last) {
-  std::optional<int64_t> stride;
-  int64_t elements = 1;
-  for (size_t d = last; d-- > first;) {
-    if (extents[d] == 1) continue;
-    if (!stride.has_value()) stride = strides[d];
-    if (strides[d] != *stride * elements) return std::nullopt;
-    elements *= extents[d];
-  }
-  return stride.value_or(0);
-}
-
 struct Range {
   int64_t first = 0, last = 0;  // addresses
   bool IsApart(const Range& other) const { return last <= other.first || other.last <= first; }
@@ -34,7 +21,7 @@ struct Range {
 };
 // The number of rows that a loop goes over.
 int64_t RowsOfLoop(const RowLoops& loops, size_t loop, const RowExtents& extents) {
-  return (loop + 1 < loops.size() ? loops[loop + 1].rows : extents.rows()) / loops[loop].rows;
+  return (loop + 1 < loops.size() ? loops[loop + 1].rows : extents.rows) / loops[loop].rows;
 }
 
 Range RowRange(const RowPlaces& places, const RowExtents& extents) {
@@ -51,13 +38,14 @@ Range WholeRange(const RowPlaces& places, const RowExtents& extents) {
   return range;
 }
 
-// Goes on to the dims [first, last), the last of them first; `rows` are those so far.
-void AddLoops(const Shape& extents, const Strides& strides, size_t first, size_t last, int64_t& rows, RowLoops& loops) {
+// The loops of the dims [first, last), the last of them first; `elements` are those of the loops that are there.
+void AddLoops(const Shape& extents, const Strides& strides, size_t first, size_t last, int64_t& elements,
+              RowLoops& loops) {
   for (size_t d = last; d-- > first;) {
     if (extents[d] == 1) continue;
-    const bool goes_on = !loops.empty() && strides[d] == loops.back().stride * (rows / loops.back().rows);
-    if (!goes_on) loops.push_back({rows, strides[d]});
-    rows *= extents[d];
+    const bool goes_on = !loops.empty() && strides[d] == loops.back().stride * (elements / loops.back().rows);
+    if (!goes_on) loops.push_back({elements, strides[d]});
+    elements *= extents[d];
   }
 }
 
@@ -72,23 +60,22 @@ int64_t RowPlaces::StrideOf(int64_t rows) const {
 RowExtents ExtentsOf(const Shape& extents, const RowDims& dims) {
   const auto all = absl::MakeConstSpan(extents);
   const size_t end = dims.end_of(extents);
-  RowExtents of = {.count = NumElements(all.subspan(dims.lead, end - dims.lead))};
-  // Rows at one stride are inner ones.
-  (dims.behind == 0 ? of.inner : of.outer) = NumElements(all.subspan(0, dims.lead));
-  if (dims.behind > 0) of.inner = NumElements(all.subspan(end));
-  return of;
+  const int64_t lead = NumElements(all.subspan(0, dims.lead)), behind = NumElements(all.subspan(end));
+  return {.rows = lead * behind,
+          .count = NumElements(all.subspan(dims.lead, end - dims.lead)),
+          .inner = dims.behind > 0 ? behind : lead};
 }
 
 std::optional<RowStrides> StridesOf(const Shape& extents, const Strides& strides, const RowDims& dims) {
   const size_t end = dims.end_of(extents);
-  const std::optional<int64_t> element = StrideOf(extents, strides, dims.lead, end);
-  if (!element.has_value()) return std::nullopt;
-  RowStrides of = {.loops = {}, .element = *element};
-  int64_t rows = 1;
-  AddLoops(extents, strides, end, extents.size(), rows, of.loops);
-  AddLoops(extents, strides, 0, dims.lead, rows, of.loops);
-  if (of.loops.empty()) of.loops.push_back({});
-  return of;
+  RowLoops rows, elements;
+  int64_t row_count = 1, element_count = 1;
+  AddLoops(extents, strides, dims.lead, end, element_count, elements);
+  if (elements.size() > 1) return std::nullopt;
+  AddLoops(extents, strides, end, extents.size(), row_count, rows);
+  AddLoops(extents, strides, 0, dims.lead, row_count, rows);
+  if (rows.empty()) rows.push_back({});
+  return RowStrides{.loops = rows, .element = elements.empty() ? 0 : elements[0].stride};
 }
 
 bool AreApart(const RowPlaces& a, const RowPlaces& b, const RowExtents& extents) {

@@ -21,8 +21,8 @@ struct RowDims {
 };
 
 struct RowExtents {
-  int64_t outer = 1, inner = 1, count = 1;  // rows: outer x inner
-  int64_t rows() const { return outer * inner; }
+  int64_t rows = 1, count = 1;
+  int64_t inner = 1;  // rows behind a row's elements; all where there are no dims behind them
 };
 RowExtents ExtentsOf(const Shape& extents, const RowDims& dims);
 

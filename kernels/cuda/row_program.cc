@@ -311,7 +311,7 @@ class Builder {
   bool TakeExtents(const Walk& walk) {
     if (walk.extents.size() < dims_.lead + dims_.behind) return false;
     const RowExtents extents = ExtentsOf(walk.extents, dims_);
-    const int64_t rows = extents.rows(), count = extents.count;
+    const int64_t rows = extents.rows, count = extents.count;
     if (program_.steps.empty()) {
       program_.rows = rows;
       inner_rows_ = extents.inner;
@@ -447,9 +447,7 @@ class Builder {
     return true;
   }
 
-  RowExtents Extents() const {
-    return {program_.rows / inner_rows_, inner_rows_, std::max<int64_t>(1, program_.count)};
-  }
+  RowExtents Extents() const { return {.rows = program_.rows, .count = std::max<int64_t>(1, program_.count)}; }
 
   RowDims dims_;
   RowLimits limits_;

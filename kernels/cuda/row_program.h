@@ -76,7 +76,7 @@ struct RowPlaces {
   bool is_wide = false;  // a row's elements
   // Else one row is all.
   bool is_of_rows() const { return loops.size() > 1 || loops[0].stride != 0; }
-  // Of a loop that all operands have, which goes in steps of so many rows.
+  // The stride in a loop that all operands have, which goes in steps of so many rows.
   int64_t StrideOf(int64_t rows) const;
 };
 
@@ -97,8 +97,8 @@ struct RowIndex {
   int32_t dim = 0;
   bool is_row = false;  // else of the element
   int64_t start = 0;
-  int64_t rows = 1,
-          end = 1;  // of a row: it goes on after so many rows, and begins again after `end`; 1 index: these agree
+  // A row's index grows after so many rows, and begins again after `end`; they agree where there is one index.
+  int64_t rows = 1, end = 1;
 };
 
 // A call.

@@ -30,7 +30,7 @@ with ts.local_cluster(2, memory="256MiB") as cluster, cluster.connect() as sessi
             x.full_tensor(out=there)
             np.testing.assert_array_equal(there, array)
     blocked = [int(line.split()[1], 16) for task in threads() for line in (task / "status").read_text().splitlines() if line.startswith("SigBlk")]
-    # All but SIGKILL, SIGSTOP and the two of the C library: Ctrl-C interrupts the program's own threads.
+    # SIGINT is blocked in them: Ctrl-C interrupts the program's own threads.
     print(len(threads()), all(mask & 2 for mask in blocked))
 """
 

@@ -123,15 +123,21 @@ inline void ExpectWhole(const ptx::Coverage& coverage) {
   EXPECT_EQ(never, "") << "instructions of " << coverage.run_count.size() << ", by number";
 }
 
+// The four calls of a softmax of x over a dim.
+inline void AddSoftmax(Program& program, int64_t dim, const Operand& x, const Operand& most, const Operand& e,
+                       const Operand& sum, const Operand& out) {
+  const std::string type(ToText(x.dtype)), pair = StrCat("(in0:", type, ", in1:", type, ")");
+  program.Add(Reduction(ReduceOp::kMax, {dim}), {x}, most);
+  program.Add(Map(StrCat("exp:", type, "(sub:", type, pair, ")")), {x, most}, e);
+  program.Add(Reduction(ReduceOp::kSum, {dim}), {e}, sum);
+  program.Add(Map(StrCat("div:", type, pair)), {e, sum}, out);
+}
+
 // x, then its rows' softmax; all between is nobody else's.
 inline Program Softmax(const Operand& x, const Operand& most, const Operand& e, const Operand& sum,
                        const Operand& out) {
-  const std::string type(ToText(x.dtype)), pair = StrCat("(in0:", type, ", in1:", type, ")");
   Program program;
-  program.Add(Reduction(ReduceOp::kMax, {1}), {x}, most);
-  program.Add(Map(StrCat("exp:", type, "(sub:", type, pair, ")")), {x, most}, e);
-  program.Add(Reduction(ReduceOp::kSum, {1}), {e}, sum);
-  program.Add(Map(StrCat("div:", type, pair)), {e, sum}, out);
+  AddSoftmax(program, 1, x, most, e, sum, out);
   for (size_t call = 0; call < 3; ++call) program.LeaveToItsReaders(call);
   return program;
 }

@@ -186,10 +186,7 @@ Program MaskedSoftmax(Arena& arena, int64_t keys, const Shape& mask_extents) {
   program.Add(Map("where:f32(less_equal:bool(idx3:i64, mul:i64(idx2:i64, add:i64(idx1:i64, idx0:i64))), in0:f32, "
                   "neg:f32(in0:f32))"),
               {masked}, numbered);
-  program.Add(Reduction(ReduceOp::kMax, {3}), {numbered}, most);
-  program.Add(Map("exp:f32(sub:f32(in0:f32, in1:f32))"), {numbered, most}, e);
-  program.Add(Reduction(ReduceOp::kSum, {3}), {e}, sum);
-  program.Add(Map("div:f32(in0:f32, in1:f32)"), {e, sum}, out);
+  AddSoftmax(program, 3, numbered, most, e, sum, out);
   for (size_t call = 0; call < 5; ++call) program.LeaveToItsReaders(call);
   return program;
 }
