@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "schemas/host/blocked_signals.h"
+#include "schemas/host/cores.h"
 #include "schemas/host/linger.h"
 #include "schemas/host/streamed_copy.h"
 #include "schemas/types/bounds.h"
@@ -26,7 +27,7 @@ CopyThreads& CopyThreads::OfProcess() {
 
 int CopyThreads::ThreadsOfProcess() {
   const char* const wanted = std::getenv("TESSERA_COPY_THREADS");
-  const int threads = wanted != nullptr ? std::atoi(wanted) : static_cast<int>(std::thread::hardware_concurrency()) / 2;
+  const int threads = wanted != nullptr ? std::atoi(wanted) : UsableCores() / 2;
   return std::clamp(threads, 1, kMaxCopyThreads);
 }
 

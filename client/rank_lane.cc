@@ -242,14 +242,15 @@ absl::Status RankLane::EndStep(const LaneCall& call, int64_t stall_ns, Poll poll
 }
 
 absl::Status RankLane::AwaitStep(const LaneCall& call, int64_t stall_ns, Poll poll) {
-  const auto is_published = [this] { return page_->HaveAllPublished(); };
   for (;;) {
     const int64_t slice_ns = SteadyNs() + kRankSliceNs;
+    RankPage::StepState state = RankPage::StepState::kOpen;
     page_->Await(
-        RankPage::News::kStep, [&] { return is_published() || page_->is_closed() || is_cancelled_; },
+        RankPage::News::kStep,
+        [&] { return (state = page_->LookAtStep()) != RankPage::StepState::kOpen || is_cancelled_; },
         std::min(slice_ns, stall_ns));
-    if (is_published()) return absl::OkStatus();
-    if (page_->is_closed()) return WhyClosed(call);
+    if (state == RankPage::StepState::kPublished) return absl::OkStatus();
+    if (state == RankPage::StepState::kClosed) return WhyClosed(call);
     const RankMembers::View members = members_.Look();
     if (const std::optional<int64_t> gone = members.FindGone(); gone.has_value()) {
       page_->Close(*gone);

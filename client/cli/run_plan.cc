@@ -1,6 +1,5 @@
 #include "client/cli/run_plan.h"
 
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "schemas/host/cores.h"
 #include "schemas/types/status_macros.h"
 #include "schemas/types/str_cat.h"
 
@@ -31,12 +31,6 @@ absl::Status CheckRange(std::string_view what, int value, int lowest, int highes
   if (value >= lowest && value <= highest) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat("run: ", what, " is ", value, ", it must be in [", lowest, ", ", highest, "]"));
-}
-
-// The cores of this host that this process may use.
-int UsableCores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
 }
 
 bool IsFile(const std::string& path) {

@@ -1,13 +1,14 @@
 #include "client/rank_page/bell.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <climits>
+
+#include "schemas/host/cores.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -32,11 +33,6 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &timeout, nullptr, 0);
 }
 
-int Cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 }  // namespace
 
 int64_t SteadyNs() {
@@ -45,7 +41,7 @@ int64_t SteadyNs() {
 }
 
 Patience PatienceOf(int64_t ranks, bool has_strangers) {
-  static const int cores = Cores();
+  static const int cores = UsableCores();
   Patience patience;
   if (ranks <= cores) patience.looks = kLooks;
   // Among many ranks those that yield take turns, and the one that all wait for comes last.

@@ -218,6 +218,12 @@ bool RankPage::HaveAllPublished() {
   return seen_ == ranks_;
 }
 
+// The fence of PublishNext lies between this rank's step and its look at `closed`.
+RankPage::StepState RankPage::LookAtStep() {
+  if (is_closed()) return StepState::kClosed;
+  return HaveAllPublished() ? StepState::kPublished : StepState::kOpen;
+}
+
 int64_t RankPage::FindMissing() const {
   for (int64_t rank = 0; rank < ranks_; ++rank) {
     if (line(rank).step.load(std::memory_order_acquire) < step_) return rank;

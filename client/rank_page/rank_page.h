@@ -97,7 +97,9 @@ class RankPage {
   int64_t part_bytes() const { return part_bytes_; }
   // This rank has written the next step's buffer, and has read those of the step before.
   void PublishNext();
-  bool HaveAllPublished();
+  enum class StepState : uint8_t { kOpen, kPublished, kClosed };
+  // Closed, even where all have published by now: a rank that is late fails the call that the others gave up.
+  StepState LookAtStep();
   // The rank that hasn't, if there is one.
   int64_t FindMissing() const;
   // The call is over at this rank: the next one has the other buffer.
@@ -134,6 +136,7 @@ class RankPage {
   Noted* flight(int64_t rank) const;
   std::byte* buffer(int64_t rank, uint64_t turn) const;
   void Decide(uint64_t number, Verdict verdict);
+  bool HaveAllPublished();
   bool AreAllTheSame() const;
   Bell verdict_bell() const;
   Bell step_bell(int64_t rank) const;

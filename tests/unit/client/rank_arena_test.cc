@@ -104,8 +104,9 @@ Ran RunOne(RankPage& page, uint64_t number, const CollectiveSignature& signature
   if (program.has_value()) program->Run();
   page.PublishNext();
   page.Await(
-      RankPage::News::kStep, [&] { return page.HaveAllPublished(); }, SteadyNs() + 20 * kSecondNs);
-  EXPECT_TRUE(page.HaveAllPublished());
+      RankPage::News::kStep, [&] { return page.LookAtStep() != RankPage::StepState::kOpen; },
+      SteadyNs() + 20 * kSecondNs);
+  EXPECT_EQ(page.LookAtStep(), RankPage::StepState::kPublished);
   page.EndCall();
   return program.has_value() ? Ran::kInArena : Ran::kNot;
 }
