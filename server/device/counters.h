@@ -47,4 +47,10 @@ struct CounterWait {
   bool operator==(const CounterWait&) const = default;
 };
 
+// A wait in a device's queue. A peer's pages are numbered as they come; the wait is for the page that was mapped when
+// it was enqueued. A peer that starts again begins at 0, and may itself wait for the one that waits here.
+struct PageWait : CounterWait {
+  uint32_t page = 0;
+};
+
 }  // namespace tessera

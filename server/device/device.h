@@ -88,7 +88,8 @@ class Device {
   virtual void Hold() {}
   virtual void Flush() {}
 
-  // Parks the stream until the counter is at least the value. A dead worker's counters count as met.
+  // Parks the stream until the counter is at least the value. It is the counter of the page that is mapped now: once
+  // the worker is dead the wait counts as met, though another process has taken its number since.
   virtual void EnqueueWait(StreamId stream, const CounterWait& wait) = 0;
   virtual void EnqueueRun(StreamId stream, DeviceWork work) = 0;
   // A copy of few bytes (max_inline_bytes) to the host's memory, which is there when the stream's next report is

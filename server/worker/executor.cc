@@ -75,6 +75,7 @@ void Executor::MarkDead(WorkerIndex peer) {
   if (!arenas_.CheckPeer(peer).ok()) return;
   unreached_.erase(peer);
   device_.MarkDead(peer);
+  phases_.MarkDead(peer);
   RetireArena(peer);
   if (messages_ != nullptr) messages_->MarkDead(peer);
 }

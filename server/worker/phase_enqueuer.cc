@@ -499,7 +499,7 @@ void PhaseEnqueuer::EnqueueRefusal(const Instance& instance, const Phase& phase,
                                    const RunRecordRef& record) {
   FindMessages(phase);
   if (outgoing_.empty() && incoming_.empty()) return;
-  PhaseMessages& messages = record->AddMessages(*messages_, TagOf(instance, phase_number));
+  PhaseMessages& messages = record->AddMessages(*messages_, lives_, TagOf(instance, phase_number));
   const Here here{instance, phase, record, static_cast<StreamId>(instance.stream), {}, &messages};
   for (const Active& active : outgoing_) {
     for (size_t c = 0; c < active.chunk_count; ++c) {
@@ -536,7 +536,7 @@ absl::Status PhaseEnqueuer::Enqueue(const Instance& instance, const Phase& phase
   }
   const bool is_ranged = phase.ranged_merge() != nullptr && device_.IsHostMemory();
   if (is_ranged) {
-    here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
+    here.messages = &record->AddMessages(*messages_, lives_, TagOf(instance, phase_number));
     MergePhase merge;
     const auto& kernel = std::get<KernelInstruction>(phase.instructions[0]);
     if (absl::Status s = AddMergeTransfers(here, kernel, merge); !s.ok()) {
@@ -548,7 +548,7 @@ absl::Status PhaseEnqueuer::Enqueue(const Instance& instance, const Phase& phase
   }
   ListRuns(phase);
   here.windows = ChooseWindows(phase, [this](WorkerIndex peer) { return arenas_.IsMapped(peer); });
-  here.messages = &record->AddMessages(*messages_, TagOf(instance, phase_number));
+  here.messages = &record->AddMessages(*messages_, lives_, TagOf(instance, phase_number));
   if (absl::Status s = AddTransfers(here); !s.ok()) {
     EnqueueRefusal(instance, phase, phase_number, record);
     return s;

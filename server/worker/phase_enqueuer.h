@@ -34,6 +34,7 @@
 #include "server/worker/merge_messages.h"
 #include "server/worker/message_staging.h"
 #include "server/worker/message_windows.h"
+#include "server/worker/peer_lives.h"
 #include "server/worker/run_record.h"
 #include "server/worker/template_cache.h"
 
@@ -55,6 +56,9 @@ class PhaseEnqueuer {
   // In place of the phase's messages, where the instance can't run: empty chunks, which the other ends
   // find to be of the wrong size, so that no peer waits for what never comes.
   void EnqueueRefusal(const Instance& instance, const Phase& phase, int phase_number, const RunRecordRef& record);
+  // Messages of the peer that were enqueued and haven't started end with Unavailable, though another process may have
+  // taken its number by then.
+  void MarkDead(WorkerIndex peer) { lives_.End(peer); }
 
  private:
   // The phase at hand.
@@ -160,6 +164,7 @@ class PhaseEnqueuer {
   const ArenaTable& arenas_;
   Device& device_;
   MessageTransport* messages_;
+  PeerLives lives_;
   MessageStaging staging_;
 
   std::vector<Transit> transit_;  // of the run at hand, by parameter; empty: nothing passes on

@@ -1,5 +1,7 @@
 #include "server/worker/run_record.h"
 
+#include "schemas/types/str_cat.h"
+
 namespace tessera {
 
 RunRecordRef::RunRecordRef(const RunRecordRef& other) : record_(other.record_) {
@@ -14,6 +16,9 @@ RunRecordRef::~RunRecordRef() {
 }
 
 void PhaseMessages::Start(Transfer& transfer, const RunRecordRef& keep_alive) {
+  if (transfer.life->load()) {
+    return End(transfer, absl::UnavailableError(StrCat("worker ", transfer.peer.value, ": it has ended")));
+  }
   auto end = [&transfer, keep_alive](absl::Status status) { End(transfer, std::move(status)); };
   const PhaseMessages& phase = *transfer.phase;
   const size_t size = static_cast<size_t>(transfer.bytes);
@@ -52,10 +57,10 @@ void PhaseMessages::End(Transfer& transfer, absl::Status status) {
   if (awaited) awaited(std::move(status));
 }
 
-PhaseMessages& RunRecord::AddMessages(MessageTransport& transport, MessageTag tag) {
+PhaseMessages& RunRecord::AddMessages(MessageTransport& transport, PeerLives& lives, MessageTag tag) {
   if (messages_used_ == messages_.size()) messages_.push_back(std::make_unique<PhaseMessages>());
   PhaseMessages& messages = *messages_[messages_used_++];
-  messages.Open(transport, tag);
+  messages.Open(transport, lives, tag);
   return messages;
 }
 

@@ -26,6 +26,7 @@
 #include "server/device/device.h"
 #include "server/plan/instance.h"
 #include "server/transport/transport.h"
+#include "server/worker/peer_lives.h"
 #include "server/worker/template_cache.h"
 
 namespace tessera {
@@ -67,6 +68,7 @@ class PhaseMessages {
     PhaseMessages* phase = nullptr;
     Direction direction = Direction::kSend;
     WorkerIndex peer;
+    PeerLife life = nullptr;  // of the peer, as it was when the transfer was added
     uint32_t chunk = 0;
     std::byte* data = nullptr;
     int64_t bytes = 0;
@@ -77,19 +79,22 @@ class PhaseMessages {
     Device::Done awaited = nullptr;  // what goes on when it ends
   };
 
-  void Open(MessageTransport& transport, MessageTag tag) {
+  void Open(MessageTransport& transport, PeerLives& lives, MessageTag tag) {
     transport_ = &transport;
+    lives_ = &lives;
     tag_ = tag;
     all_.clear();
   }
   void Add(Transfer transfer) {
     transfer.phase = this;
+    transfer.life = lives_->Of(transfer.peer);
     all_.push_back(std::move(transfer));
   }
   size_t size() const { return all_.size(); }
   Transfer& at(size_t number) { return all_[number]; }
 
-  // Called by items; `keep_alive` is the record that the transfer lies in.
+  // Called by items; `keep_alive` is the record that the transfer lies in. Unavailable, as its outcome, where the peer
+  // has died since it was added.
   static void Start(Transfer& transfer, const RunRecordRef& keep_alive);
   // `done` is called when the transfer has ended, with its outcome.
   static void Await(Transfer& transfer, Device::Done done);
@@ -98,6 +103,7 @@ class PhaseMessages {
   static void End(Transfer& transfer, absl::Status status);
 
   MessageTransport* transport_ = nullptr;
+  PeerLives* lives_ = nullptr;  // while transfers are added
   MessageTag tag_;
   std::vector<Transfer> all_;
   std::mutex mutex_;  // of what changes in the transfers
@@ -122,7 +128,7 @@ class RunRecord {
   std::vector<int64_t*> push_counts;
 
   // The next unused one, opened.
-  PhaseMessages& AddMessages(MessageTransport& transport, MessageTag tag);
+  PhaseMessages& AddMessages(MessageTransport& transport, PeerLives& lives, MessageTag tag);
   // Reports, once: the outcome is `failure`, or `status`.
   void End(absl::Status status);
 

@@ -46,7 +46,7 @@ void CpuDevice::Hold() {
 void CpuDevice::Flush() {
   for (const auto& lane : lanes_) lane->Flush();
 }
-void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { PoolOf(stream).Push(stream, wait); }
+void CpuDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { PoolOf(stream).Push(stream, PageWait{wait}); }
 void CpuDevice::EnqueueRun(StreamId stream, DeviceWork work) { PoolOf(stream).Push(stream, std::move(work)); }
 void CpuDevice::EnqueueAsync(StreamId stream, Start start) { PoolOf(stream).Push(stream, AsyncItem{std::move(start)}); }
 void CpuDevice::EnqueueSignal(StreamId stream, uint64_t value) { PoolOf(stream).Push(stream, SignalItem{value}); }

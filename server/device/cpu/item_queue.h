@@ -21,7 +21,7 @@ struct SignalItem {
 struct ReportItem {
   Device::Report report;
 };
-using DeviceItem = std::variant<std::monostate, CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
+using DeviceItem = std::variant<std::monostate, PageWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 
 class ItemQueue {
  public:

@@ -53,6 +53,7 @@ void StreamPool::Stop() {
 void StreamPool::Push(StreamId stream, DeviceItem item) {
   {
     std::lock_guard lock(mutex_);
+    if (auto* wait = std::get_if<PageWait>(&item)) wait->page = PeerAt(wait->worker).number;
     At(stream).queue.Push(std::move(item));
     if (is_held_ && ++held_items_ < kMaxHeldItems) return;
     held_items_ = 0;
@@ -78,7 +79,9 @@ void StreamPool::Flush() {
 void StreamPool::SetPeer(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   {
     std::lock_guard lock(mutex_);
-    std::swap(PeerAt(worker), page);
+    Peer& peer = PeerAt(worker);
+    std::swap(peer.page, page);
+    ++peer.number;
   }
   Ring(bell());
 }
@@ -95,7 +98,7 @@ void StreamPool::Drain() {
   --drainers_;
 }
 
-std::shared_ptr<CounterPage>& StreamPool::PeerAt(WorkerIndex worker) {
+StreamPool::Peer& StreamPool::PeerAt(WorkerIndex worker) {
   const size_t index = static_cast<size_t>(worker.value);
   if (peers_.size() <= index) peers_.resize(index + 1);
   return peers_[index];
@@ -105,15 +108,12 @@ bool StreamPool::IsIdle() const {
   return std::all_of(streams_.begin(), streams_.end(), [](const StreamState& s) { return s.queue.empty() && !s.busy; });
 }
 
-// The counter that a wait is on, or null where it counts as met (unmapped, dead).
-std::atomic<uint64_t>* StreamPool::CounterOf(const CounterWait& wait) {
-  CounterPage* page = nullptr;
-  if (wait.worker == options_.self) {
-    page = options_.counters;
-  } else if (static_cast<size_t>(wait.worker.value) < peers_.size()) {
-    page = PeerAt(wait.worker).get();
-  }
-  return page == nullptr ? nullptr : &page->counters[static_cast<size_t>(wait.stream)];
+// The counter that a wait is on, or null where it counts as met (unmapped, dead, replaced).
+std::atomic<uint64_t>* StreamPool::CounterOf(const PageWait& wait) {
+  const auto stream = static_cast<size_t>(wait.stream);
+  if (wait.worker == options_.self) return &options_.counters->counters[stream];
+  const Peer& peer = PeerAt(wait.worker);
+  return peer.page == nullptr || peer.number != wait.page ? nullptr : &peer.page->counters[stream];
 }
 
 // A stream whose head can run, its met waits passed; kStreamCount when there is none. mutex_ is held.
@@ -123,7 +123,7 @@ size_t StreamPool::FindRunnable(ParkedList& parked, size_t& parked_count) {
     const size_t place = (next_stream_ + turn) % own_.size();
     StreamState& stream = streams_[own_[place]];
     while (!stream.busy && !stream.queue.empty()) {
-      const CounterWait* wait = std::get_if<CounterWait>(&stream.queue.front());
+      const PageWait* wait = std::get_if<PageWait>(&stream.queue.front());
       if (wait == nullptr) {
         next_stream_ = (place + 1) % own_.size();
         return own_[place];
@@ -132,7 +132,7 @@ size_t StreamPool::FindRunnable(ParkedList& parked, size_t& parked_count) {
       need.counter = CounterOf(*wait);
       need.value = wait->value;
       if (need.counter != nullptr && !need.met()) {
-        if (wait->worker != options_.self) need.page = PeerAt(wait->worker);
+        if (wait->worker != options_.self) need.page = PeerAt(wait->worker).page;
         ++parked_count;
         break;
       }
@@ -278,8 +278,8 @@ void StreamPool::Publish(StreamId id, uint64_t value) {
   if (counter.load(std::memory_order_relaxed) >= value) return;
   counter.store(value, std::memory_order_seq_cst);
   std::lock_guard lock(mutex_);
-  for (const std::shared_ptr<CounterPage>& peer : peers_) {
-    if (peer != nullptr) RingWatchers(*peer);
+  for (const Peer& peer : peers_) {
+    if (peer.page != nullptr) RingWatchers(*peer.page);
   }
   RingWatchers(*options_.counters);
 }

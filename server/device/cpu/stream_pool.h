@@ -70,12 +70,16 @@ class StreamPool : public std::enable_shared_from_this<StreamPool> {
     bool met() const { return counter->load(std::memory_order_seq_cst) >= value; }
   };
   using ParkedList = std::array<Parked, kStreamCount>;
+  struct Peer {
+    std::shared_ptr<CounterPage> page;  // null: unmapped or dead
+    uint32_t number = 0;                // of the page
+  };
 
   StreamState& At(StreamId stream) { return streams_[static_cast<size_t>(stream)]; }
   LaneBell& bell() { return options_.counters->bell(options_.lane); }
-  std::shared_ptr<CounterPage>& PeerAt(WorkerIndex worker);
+  Peer& PeerAt(WorkerIndex worker);
   bool IsIdle() const;
-  std::atomic<uint64_t>* CounterOf(const CounterWait& wait);
+  std::atomic<uint64_t>* CounterOf(const PageWait& wait);
   size_t FindRunnable(ParkedList& parked, size_t& parked_count);
   void Loop(int thread);
   void AwaitChange(uint32_t doorbell, const ParkedList& parked, size_t count, Linger& linger, ThreadCpuClock& cpu);
@@ -89,10 +93,10 @@ class StreamPool : public std::enable_shared_from_this<StreamPool> {
   const StreamPoolOptions options_;
   std::mutex mutex_;
   std::condition_variable drained_;
-  std::array<StreamState, kStreamCount> streams_;    // those of other lanes are never used
-  std::vector<size_t> own_;                          // numbers of the lane's streams
-  std::vector<std::shared_ptr<CounterPage>> peers_;  // by worker index; null: unmapped or dead
-  size_t next_stream_ = 0;                           // of own_
+  std::array<StreamState, kStreamCount> streams_;  // those of other lanes are never used
+  std::vector<size_t> own_;                        // numbers of the lane's streams
+  std::vector<Peer> peers_;                        // by worker index
+  size_t next_stream_ = 0;                         // of own_
   int drainers_ = 0;
   bool has_worked_ = false;       // since WasAtWork was asked
   std::atomic<int> running_ = 0;  // works of EnqueueRun

@@ -18,7 +18,9 @@ CudaDevice::~CudaDevice() = default;
 
 void CudaDevice::Hold() { loop_->Hold(); }
 void CudaDevice::Flush() { loop_->Flush(); }
-void CudaDevice::EnqueueWait(StreamId stream, const CounterWait& wait) { loop_->Push(NumberOf(stream), wait); }
+void CudaDevice::EnqueueWait(StreamId stream, const CounterWait& wait) {
+  loop_->Push(NumberOf(stream), PageWait{wait});
+}
 void CudaDevice::EnqueueRun(StreamId stream, DeviceWork work) { loop_->Push(NumberOf(stream), std::move(work)); }
 void CudaDevice::EnqueueRead(StreamId stream, CopyWork work) {
   loop_->Push(NumberOf(stream), ReadItem{std::move(work)});

@@ -85,6 +85,7 @@ CudaDevice::Loop::~Loop() {
 
 void CudaDevice::Loop::Push(size_t stream, StreamItem item) {
   std::lock_guard lock(mutex_);
+  if (auto* wait = std::get_if<PageWait>(&item)) wait->page = pages_[wait->worker];
   new_items_.push_back({stream, std::move(item)});
   ++handed_over_;
   is_idle_ = false;
@@ -93,7 +94,7 @@ void CudaDevice::Loop::Push(size_t stream, StreamItem item) {
 
 void CudaDevice::Loop::SetPeer(WorkerIndex worker, std::shared_ptr<CounterPage> page) {
   std::lock_guard lock(mutex_);
-  new_peers_.push_back({worker, std::move(page)});
+  new_peers_.push_back({worker, std::move(page), ++pages_[worker]});
   ++handed_over_;
   is_idle_ = false;
   given_.notify_one();
@@ -215,14 +216,14 @@ bool CudaDevice::Loop::MaySubmit(size_t number) {
   if (stream.queue.empty() || stream.is_full() || stream.is_held()) return false;
   const StreamItem& item = stream.queue.front().item;
   if (turn_ == OtherTurn::kGiven && (MayStandStill(item) || MayHaveGate(item))) return false;
-  if (const auto* wait = std::get_if<CounterWait>(&item)) return MaySubmitWait(number, *wait);
+  if (const auto* wait = std::get_if<PageWait>(&item)) return MaySubmitWait(number, *wait);
   if (stream.wants_clear && !IsClear()) return false;
   if (stream.wants_made != nullptr && !stream.wants_made->load()) return false;
   if (const auto* rest = std::get_if<RestItem>(&item); rest != nullptr && !rest->beside->is_made) return false;
   return stream.Room() >= std::max(stream.wants_room, kMostOperations);
 }
 
-bool CudaDevice::Loop::MaySubmitWait(size_t number, const CounterWait& wait) {
+bool CudaDevice::Loop::MaySubmitWait(size_t number, const PageWait& wait) {
   const absl::StatusOr<std::optional<Stream::Awaited>> awaited = AwaitedOf(wait);
   if (!awaited.ok() || !awaited->has_value() || (*awaited)->met()) return true;
   if (streams_[number]->Room() < kMostOperations) return false;
@@ -233,7 +234,7 @@ bool CudaDevice::Loop::MaySubmitWait(size_t number, const CounterWait& wait) {
 bool CudaDevice::Loop::MayStandStill(const StreamItem& item) {
   if (HoldsWaits()) return false;
   if (const auto* async = std::get_if<AsyncItem>(&item)) return async->ends_by == EndsBy::kOthers;
-  const auto* wait = std::get_if<CounterWait>(&item);
+  const auto* wait = std::get_if<PageWait>(&item);
   if (wait == nullptr) return false;
   const absl::StatusOr<std::optional<Stream::Awaited>> awaited = AwaitedOf(*wait);
   if (!awaited.ok() || !awaited->has_value() || (*awaited)->met()) return false;
@@ -247,7 +248,7 @@ bool CudaDevice::Loop::MayHaveGate(const StreamItem& item) const {
 
 bool CudaDevice::Loop::IsForOthers(const StreamItem& item) const {
   if (const auto* async = std::get_if<AsyncItem>(&item)) return async->ends_by == EndsBy::kOthers;
-  const auto* wait = std::get_if<CounterWait>(&item);
+  const auto* wait = std::get_if<PageWait>(&item);
   return wait != nullptr && wait->worker != options_.self;
 }
 
@@ -382,7 +383,7 @@ absl::Status CudaDevice::Loop::Submit(size_t number, QueuedItem& item) {
     size_t number;
     uint64_t place;
     Stream& stream;
-    absl::Status operator()(const CounterWait& wait) const { return loop.SubmitWait(number, wait); }
+    absl::Status operator()(const PageWait& wait) const { return loop.SubmitWait(number, wait); }
     absl::Status operator()(const DeviceWork& work) const { return loop.SubmitWork(stream, work, place); }
     absl::Status operator()(const ReadItem& read) const { return loop.SubmitRead(stream, read.work); }
     absl::Status operator()(AsyncItem& async) const { return loop.SubmitAsync(stream, std::move(async)); }
@@ -397,18 +398,18 @@ absl::Status CudaDevice::Loop::Submit(size_t number, QueuedItem& item) {
   return std::visit(Submitter{*this, number, item.number, *streams_[number]}, item.item);
 }
 
-absl::StatusOr<std::optional<Stream::Awaited>> CudaDevice::Loop::AwaitedOf(const CounterWait& wait) const {
+absl::StatusOr<std::optional<Stream::Awaited>> CudaDevice::Loop::AwaitedOf(const PageWait& wait) const {
   CounterPage* page = options_.counters;
   if (wait.worker != options_.self) {
     const auto peer = peers_.find(wait.worker);
-    if (peer == peers_.end()) return std::nullopt;
+    if (peer == peers_.end() || peer->second.number != wait.page) return std::nullopt;
     TESSERA_RETURN_IF_ERROR(peer->second.status);
     page = peer->second.page.get();
   }
   return Stream::Awaited{&page->counters[static_cast<size_t>(wait.stream)], wait.value};
 }
 
-absl::Status CudaDevice::Loop::SubmitWait(size_t number, const CounterWait& wait) {
+absl::Status CudaDevice::Loop::SubmitWait(size_t number, const PageWait& wait) {
   TESSERA_ASSIGN_OR_RETURN(const std::optional<Stream::Awaited> awaited, AwaitedOf(wait));
   if (!awaited.has_value() || awaited->met()) return absl::OkStatus();
   Stream& stream = *streams_[number];
@@ -508,7 +509,7 @@ void CudaDevice::Loop::ReplacePeer(NewPeer peer) {
     if (known->second.is_registered && known->second.status.ok()) old = std::move(known->second.page);
     peers_.erase(known);
   }
-  if (peer.page != nullptr) peers_[peer.worker] = {.page = std::move(peer.page)};
+  if (peer.page != nullptr) peers_[peer.worker] = {.page = std::move(peer.page), .number = peer.number};
   if (old == nullptr) return;
   for (std::atomic<uint64_t>& counter : old->counters) counter.store(kAlwaysMet, std::memory_order_release);
   CounterPage* const page = old.get();

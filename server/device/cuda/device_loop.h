@@ -84,10 +84,12 @@ class CudaDevice::Loop {
   struct NewPeer {
     WorkerIndex worker;
     std::shared_ptr<CounterPage> page;
+    uint32_t number = 0;
   };
   // A peer's counters as the GPU sees them; where they can't be registered, why.
   struct Peer {
     std::shared_ptr<CounterPage> page;
+    uint32_t number = 0;
     bool is_registered = false;  // else waits for it aren't submitted yet
     absl::Status status = absl::OkStatus();
   };
@@ -108,7 +110,7 @@ class CudaDevice::Loop {
   std::optional<size_t> NextStream();
   // Whether the first item of the stream's queue may be submitted now.
   bool MaySubmit(size_t stream);
-  bool MaySubmitWait(size_t stream, const CounterWait& wait);
+  bool MaySubmitWait(size_t stream, const PageWait& wait);
   // Whether the stream may stand at the item, on the GPU, until something comes that isn't its own.
   bool MayStandStill(const StreamItem& item);
   // Whether it starts something that may wait for others, or for which the stream may stand at a gate.
@@ -116,7 +118,7 @@ class CudaDevice::Loop {
   // Whether others, peers or senders of messages, end it.
   bool IsForOthers(const StreamItem& item) const;
   // Nothing of a worker that isn't mapped, whose counters count as met.
-  absl::StatusOr<std::optional<Stream::Awaited>> AwaitedOf(const CounterWait& wait) const;
+  absl::StatusOr<std::optional<Stream::Awaited>> AwaitedOf(const PageWait& wait) const;
   bool NoneStandsStill();
   bool IsClear() { return gpu_.use->is_quiet() && NoneStandsStill(); }
   // Whether the host holds what may stand still.
@@ -134,7 +136,7 @@ class CudaDevice::Loop {
 
   // Where the stream says afterwards what it wants, the item was not submitted.
   absl::Status Submit(size_t number, QueuedItem& item);
-  absl::Status SubmitWait(size_t number, const CounterWait& wait);
+  absl::Status SubmitWait(size_t number, const PageWait& wait);
   absl::Status SubmitWork(Stream& stream, const DeviceWork& work, uint64_t number);
   absl::Status SubmitRest(Stream& stream, RestItem& rest, uint64_t number);
   Launcher::Turn TurnOf(Stream& stream);
@@ -215,9 +217,10 @@ class CudaDevice::Loop {
   std::atomic<uint64_t> handed_over_ = 0;  // items and peers so far; written under mutex_
   bool is_asleep_ = false;                 // guarded by mutex_: it is to be woken
   std::condition_variable given_, idle_;
-  std::vector<Given> new_items_;       // guarded by mutex_
-  std::vector<NewPeer> new_peers_;     // likewise
-  std::atomic<bool> is_held_ = false;  // written under mutex_
+  std::vector<Given> new_items_;           // guarded by mutex_
+  std::vector<NewPeer> new_peers_;         // likewise
+  std::map<WorkerIndex, uint32_t> pages_;  // likewise: the number of each peer's last page
+  std::atomic<bool> is_held_ = false;      // written under mutex_
   bool is_idle_ = true;
   std::atomic<bool> is_stopping_ = false;  // written under mutex_
   std::thread thread_;

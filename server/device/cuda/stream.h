@@ -68,7 +68,7 @@ struct RestItem {
   std::vector<std::shared_ptr<std::byte[]>> of_host = {};  // which the step uses until it has run
 };
 using StreamItem =
-    std::variant<CounterWait, DeviceWork, ReadItem, AsyncItem, SignalItem, ReportItem, TransferItem, RestItem>;
+    std::variant<PageWait, DeviceWork, ReadItem, AsyncItem, SignalItem, ReportItem, TransferItem, RestItem>;
 struct QueuedItem {
   uint64_t number = 0;  // in the order in which all items of the device were handed over
   StreamItem item;

@@ -26,7 +26,7 @@ struct SignalItem {
 struct ReportItem {
   Device::Report report;
 };
-using Item = std::variant<CounterWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
+using Item = std::variant<PageWait, DeviceWork, AsyncItem, SignalItem, ReportItem>;
 
 }  // namespace
 
@@ -48,21 +48,23 @@ class HazardRecorder::FakeDevice : public Device {
  public:
   FakeDevice(HazardRecorder& recorder, WorkerIndex self) : recorder_(recorder), self_(self) {}
 
-  void EnqueueWait(StreamId stream, const CounterWait& wait) override { Push(stream, wait); }
+  void EnqueueWait(StreamId stream, const CounterWait& wait) override {
+    Push(stream, PageWait{wait, pages_[wait.worker]});
+  }
   void EnqueueRun(StreamId stream, DeviceWork work) override { Push(stream, std::move(work)); }
   void EnqueueAsync(StreamId stream, Start start) override { Push(stream, AsyncItem{std::move(start)}); }
   void EnqueueSignal(StreamId stream, uint64_t value) override { Push(stream, SignalItem{value}); }
   void EnqueueReport(StreamId stream, Report report) override { Push(stream, ReportItem{std::move(report)}); }
-  void MarkDead(WorkerIndex worker) override { dead_.insert(worker); }
+  void MarkDead(WorkerIndex worker) override { MapCounters(worker, nullptr); }
   void MapCounters(WorkerIndex worker, std::shared_ptr<CounterPage> page) override {
-    dead_.erase(worker);
+    ++pages_[worker];
     if (page != nullptr) mapped_.insert(worker);
     if (page == nullptr) mapped_.erase(worker);
   }
   void Drain() override { recorder_.Run(); }
 
-  bool CountsAsMet(WorkerIndex worker) const {
-    return worker != self_ && (dead_.count(worker) != 0 || mapped_.count(worker) == 0);
+  bool CountsAsMet(const PageWait& wait) {
+    return wait.worker != self_ && (wait.page != pages_[wait.worker] || mapped_.count(wait.worker) == 0);
   }
 
  private:
@@ -73,7 +75,8 @@ class HazardRecorder::FakeDevice : public Device {
   }
   HazardRecorder& recorder_;
   WorkerIndex self_;
-  std::set<WorkerIndex> mapped_, dead_;
+  std::set<WorkerIndex> mapped_;
+  std::map<WorkerIndex, uint32_t> pages_;  // the number of each peer's last page
 };
 
 HazardRecorder::HazardRecorder(uint32_t seed) : random_(seed) {}
@@ -108,8 +111,8 @@ bool HazardRecorder::IsReady(Stream& stream) {
     if (stream.busy) return false;
   }
   if (stream.queue.empty()) return false;
-  const CounterWait* wait = std::get_if<CounterWait>(&stream.queue.front());
-  if (wait == nullptr || wait->value == 0 || stream.device->CountsAsMet(wait->worker)) return true;
+  const PageWait* wait = std::get_if<PageWait>(&stream.queue.front());
+  if (wait == nullptr || wait->value == 0 || stream.device->CountsAsMet(*wait)) return true;
   const Stream& publisher = StreamOf(wait->worker, wait->stream);
   return !publisher.signals.empty() && publisher.signals.back().value >= wait->value;
 }
@@ -146,11 +149,11 @@ void HazardRecorder::RunHead(Stream& stream) {
   stream.item = static_cast<uint32_t>(items_.size());
   ++stream.clock[stream.number];
   std::string text = StrCat("worker ", stream.worker.value, " ", kStreamNames[static_cast<size_t>(stream.id)], " ");
-  if (const CounterWait* wait = std::get_if<CounterWait>(&item)) {
+  if (const PageWait* wait = std::get_if<PageWait>(&item)) {
     items_.push_back(StrCat(text, "wait worker ", wait->worker.value, " ",
                             kStreamNames[static_cast<size_t>(wait->stream)], " ", wait->value >> kPhaseBits, ".",
                             wait->value & ((1u << kPhaseBits) - 1)));
-    if (stream.device->CountsAsMet(wait->worker)) return;
+    if (stream.device->CountsAsMet(*wait)) return;
     const std::vector<Signal>& signals = StreamOf(wait->worker, wait->stream).signals;
     const auto first = std::lower_bound(signals.begin(), signals.end(), wait->value,
                                         [](const Signal& signal, uint64_t value) { return signal.value < value; });

@@ -79,6 +79,12 @@ class LoopbackHub::State {
     EndPosts([&](int32_t owner, int32_t other) { return owner == self && other == peer; }, Lost);
   }
 
+  // The peer has started again.
+  void Connect(int32_t self, int32_t peer) {
+    std::lock_guard lock(mutex_);
+    dead_.erase({self, peer});
+  }
+
   // The transport of `self` is gone: its posts end, its peers' posts with it too.
   void Close(int32_t self) {
     std::unique_lock lock(mutex_);
@@ -169,6 +175,7 @@ class LoopbackTransport : public MessageTransport {
       return absl::InvalidArgumentError(
           StrCat("worker ", peer.value, ": not a loopback address: ", Printable(address)));
     }
+    hub_->Connect(self_.value, peer.value);
     return absl::OkStatus();
   }
   void Send(WorkerIndex peer, MessageTag tag, absl::Span<const std::byte> bytes, Done done) override {

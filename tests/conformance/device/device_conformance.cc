@@ -144,6 +144,27 @@ TEST_P(DeviceConformance, DeadAndUnmappedWorkersDontHoldAnybody) {
   ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2; }));
 }
 
+// The wait comes to the stream's head when the worker has started again, and that one's counters are at 0.
+TEST_P(DeviceConformance, AWaitForTheDeadIsMetThoughItStartsAgain) {
+  auto group = GetParam().make(2);
+  const WorkerIndex other(1), peer(30);
+  std::atomic<int> done{0};
+  const auto report = [&](absl::Status, const RunTimes&) { ++done; };
+  group->at(0).MapCounters(peer, group->MakeCounters());
+  group->at(0).EnqueueWait(kCompute, {other, kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueWait(kCompute, {peer, kCompute, DoneValue(Ordinal(1))});
+  group->at(0).EnqueueReport(kCompute, report);
+  group->at(0).MarkDead(peer);
+  group->at(0).MapCounters(peer, group->MakeCounters());
+  group->at(0).EnqueueWait(kExchange, {peer, kCompute, DoneValue(Ordinal(2))});
+  group->at(0).EnqueueReport(kExchange, report);
+  group->at(1).EnqueueSignal(kCompute, DoneValue(Ordinal(1)));
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 1; }));
+  // The later one is for the new process.
+  group->at(0).MarkDead(peer);
+  ASSERT_TRUE(Eventually(*group, [&] { return done.load() == 2; }));
+}
+
 TEST_P(DeviceConformance, CountersOfTheDeadAndTheReplacedAreLetGoOf) {
   auto group = GetParam().make(2);
   const WorkerIndex peer(30);

@@ -1,5 +1,6 @@
 // The executor's laws: waits, order, errors, dead peers, windows.
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -140,6 +141,44 @@ TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
     EXPECT_NE(status.message().find("worker 1"), absl::string_view::npos) << status;
   }
   EXPECT_EQ(world.WaitFor(lost, 1).size(), 1u);
+}
+
+// What was enqueued for the peer's former process comes to its turn when another one has taken its number.
+TEST_P(ExecutorReach, ADeadPeerThatStartsAgainHoldsNobody) {
+  WorkerWorld world({.workers = 2, .reach = GetParam()});
+  const TemplateId id = world.Define(ToColumns());
+  const int64_t a = world.Allocate(128), b = world.Allocate(128);
+  Device::Done go_on;
+  std::atomic<bool> stands{false};
+  world.device(0).EnqueueAsync(StreamId::kExchange, [&](Device::Done done) {
+    go_on = std::move(done);
+    stands = true;
+  });
+  while (!stands) std::this_thread::yield();
+  const Ordinal lost = world.NextOrdinal(), next = world.NextOrdinal();
+  Instance instance{
+      .ordinal = lost, .plan = id, .stream = kExchange, .buffer_offsets = {a, b}, .scalars = {}, .waits = {}};
+  world.at(0).Run(instance);
+  instance.ordinal = next;
+  instance.waits = {ReadsFrom(kExchange, lost)};
+  world.at(0).Run(instance);
+  world.at(0).MarkDead(WorkerIndex(1));
+  if (GetParam() == Reach::kMessages) {
+    world.Unmap(0, 1);
+  } else {
+    auto again = SharedArena::Create(1 << 20);
+    ASSERT_TRUE(again.ok()) << again.status();
+    const auto shared = std::make_shared<const SharedArena>(*std::move(again));
+    ASSERT_TRUE(world.at(0).AddMappedPeer(WorkerIndex(1), shared).ok());
+  }
+  go_on(absl::OkStatus());
+  for (const Ordinal ordinal : {lost, next}) {
+    auto reports = world.WaitFor(ordinal, 1);
+    ASSERT_EQ(reports.size(), 1u);
+    if (GetParam() == Reach::kMapped) continue;
+    EXPECT_EQ(reports[0].status.code(), absl::StatusCode::kUnavailable) << reports[0].status;
+    EXPECT_NE(reports[0].status.message().find("worker 1"), absl::string_view::npos) << reports[0].status;
+  }
 }
 
 TEST(ExecutorArenas, MemoryOfTheDeadAndTheReplacedGoesWhenWhatMayTouchItHasRun) {
