@@ -80,6 +80,7 @@ absl::StatusOr<Seen> LookAt(const FileRoots& roots, const std::string& path, uin
 
 DataThreads::DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout)
     : copies({.name = "copies"}),
+      downloads({.name = "downloads"}),
       files({.name = "files",
              .threads = kMaxFileThreads,
              .threads_per_lane = kMaxFolderThreads,

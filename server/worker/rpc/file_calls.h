@@ -45,10 +45,11 @@ struct HostFiles {
 };
 
 // The threads of a bulk server: for memory, for files, and for what asks the decoder. Each folder that is served is a
-// lane of the second.
+// lane of the files'. A GPU copies in both directions at once, so its downloads have a thread of their own; where the
+// device's memory is the host's, `copies` does both.
 struct DataThreads {
   explicit DataThreads(kj::Timer& timer, std::chrono::milliseconds file_timeout = kFileTimeout);
-  JobThreads copies, files, decodes;
+  JobThreads copies, downloads, files, decodes;
 };
 
 struct BulkParts;

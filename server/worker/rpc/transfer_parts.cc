@@ -55,7 +55,7 @@ kj::Promise<void> TransferServer::CopyPart(uint64_t first, uint64_t count, std::
     turn->is_dropped = true;
   });
   Job job{.what = "copy", .step = std::move(step)};
-  return RunCopy(parts_.threads.copies, std::move(job), outcome).attach(kj::mv(drop));
+  return RunCopy(memory_threads(), std::move(job), outcome).attach(kj::mv(drop));
 }
 
 kj::Promise<void> TransferServer::Put(PutContext context) {

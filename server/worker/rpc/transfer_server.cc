@@ -216,9 +216,7 @@ kj::Promise<void> TransferServer::Copy(const Box& box, uint64_t offset, uint32_t
     if (progress.ok() && looks_itself) outcome->status = file->opened().CheckUnchanged(name);
     return JobStep::kDone;
   };
-  JobThreads& threads = memory_             ? parts_.threads.copies
-                        : source.is_decoded ? parts_.threads.decodes
-                                            : parts_.threads.files;
+  JobThreads& threads = memory_ ? memory_threads() : source.is_decoded ? parts_.threads.decodes : parts_.threads.files;
   Job job{.lane = memory_ || source.is_decoded ? 0 : source.lane, .what = "copy", .step = std::move(step)};
   if (source.file) job.what = StrCat("copy: ", files_.NameOf(tensor));
   auto copied = RunCopy(threads, std::move(job), outcome);

@@ -78,6 +78,9 @@ class TransferServer final : public wire::Transfer::Server {
   // Lets go of what was held for the ticket.
   void Over();
 
+  JobThreads& memory_threads() {
+    return is_upload() || parts_.device.IsHostMemory() ? parts_.threads.copies : parts_.threads.downloads;
+  }
   bool is_upload() const { return ticket_->window.direction() == TransferDirection::kUpload; }
   // Check a call that has its turn.
   absl::Status CheckHeld(std::string_view call) const;

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,13 @@ constexpr int64_t kShardBytes = kMaxTransferPart;
 constexpr int kUnread = 1000;
 // Beside the window: bytes that the allocator and the socket keep.
 constexpr int64_t kSlackBytes = int64_t{24} << 20;
+
+// Says of the host's memory that it is its own, as a GPU's would be.
+struct OwnMemoryDevice : CpuDevice {
+  using CpuDevice::CpuDevice;
+  bool IsHostMemory() const override { return is_host_memory; }
+  bool is_host_memory = true;
+};
 
 // A worker's socket, with tickets of its own.
 class Worker {
@@ -87,6 +95,7 @@ class Worker {
   TicketTable& tickets() { return tickets_; }
   DataPlaces& places() { return places_; }
   DataThreads& threads() { return threads_; }
+  OwnMemoryDevice& device() { return device_; }
   int reports() const { return reports_; }
 
  private:
@@ -94,7 +103,7 @@ class Worker {
   const std::string path_;
   const int index_;
   SharedArena arena_;
-  CpuDevice device_;
+  OwnMemoryDevice device_;
   int reports_ = 0;
   TicketTable tickets_{WorkerIndex(index_), arena_, [this](const TransferReport&) { ++reports_; }};
   DataPlaces places_;
@@ -238,6 +247,31 @@ TEST_F(BulkServerTest, WhoReadsHasMoreThanAWindowOfAnswers) {
   }
   for (auto& answer : answers) answer.wait(io_.waitScope);
   EXPECT_EQ(bytes, 24 * kShardBytes);
+}
+
+// A download that takes long, as of a GPU that is busy, holds up no upload.
+TEST_F(BulkServerTest, AGpusUploadGoesOnWhileADownloadIsUnderWay) {
+  Worker worker(io_, folder_, 0);
+  worker.device().is_host_memory = false;
+  worker.AddTicket(1, TransferDirection::kUpload, 1, 1, 8);
+  worker.AddTicket(2, TransferDirection::kDownload, 1, 1, 8);
+  std::promise<void> go;
+  auto first = worker.threads().downloads.Run({.what = "copy", .step = [&](JobClock::time_point) {
+                                                 go.get_future().wait();
+                                                 return JobStep::kDone;
+                                               }});
+  DialedConnection client(StreamKind::kUnixSocket, worker.Connect());
+  auto get = Redeem(client.Bootstrap<wire::BulkServer>(), 2).getRequest();
+  get.setCount(8);
+  auto download = get.send();
+  wire::Transfer::Client upload = Redeem(client.Bootstrap<wire::BulkServer>(), 1);
+  auto put = upload.putRequest();
+  put.initBytes(8);
+  EXPECT_EQ(put.send().wait(io_.waitScope).getCount(), 8u);
+  EXPECT_FALSE(download.poll(io_.waitScope)) << "behind the other download";
+  go.set_value();
+  first.wait(io_.waitScope);
+  EXPECT_EQ(download.wait(io_.waitScope).getBytes().size(), 8u);
 }
 
 // A sparse file of which each element is a call: the load ends when its ticket is over, and not when all is read.
