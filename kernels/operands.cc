@@ -1,5 +1,6 @@
 #include "kernels/operands.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -49,16 +50,31 @@ bool FitsNotation(const Contraction& notation, const KernelCall& call) {
   return fits;
 }
 
+// The dtypes and ranks of an attention's operands, and of the mask behind so many.
+bool AreOfAttention(absl::Span<const KernelInput> inputs, size_t mask, size_t rank, DType dtype) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const KernelInput& input = inputs[i];
+    const bool is_mask = i == mask;
+    if (input.is_zero || (is_mask ? input.extents.size() > rank : input.extents.size() != rank)) return false;
+    const DType wanted = is_mask ? AccumulatedIn(dtype) : dtype;
+    if (input.dtype != wanted && !(is_mask && input.dtype == DType::kBool)) return false;
+  }
+  return true;
+}
+
+bool FitsAttentionLogarithms(const KernelCall& call) {
+  const size_t rank = call.output_extents.size() + 1;
+  if (rank < 2 || call.output_box.size() + 1 != rank) return false;
+  const DType dtype = call.inputs[0].dtype;
+  if (!AreOfAttention(call.inputs, 2, rank, dtype) || call.output_dtype != AccumulatedIn(dtype)) return false;
+  const Shape &q = call.inputs[0].extents, &k = call.inputs[1].extents;
+  return q[rank - 1] == k[rank - 1] && std::equal(call.output_extents.begin(), call.output_extents.end(), q.begin());
+}
+
 bool FitsAttention(const KernelCall& call) {
   const size_t rank = call.output_extents.size();
   if (rank < 2 || call.output_box.size() != rank) return false;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const KernelInput& input = call.inputs[i];
-    const bool is_mask = i == 3;
-    if (input.is_zero || (is_mask ? input.extents.size() > rank : input.extents.size() != rank)) return false;
-    const DType wanted = is_mask ? AccumulatedIn(call.output_dtype) : call.output_dtype;
-    if (input.dtype != wanted && !(is_mask && input.dtype == DType::kBool)) return false;
-  }
+  if (!AreOfAttention(call.inputs, 3, rank, call.output_dtype)) return false;
   const Shape &q = call.inputs[0].extents, &k = call.inputs[1].extents, &v = call.inputs[2].extents;
   return q[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2] && v[rank - 1] == call.output_extents[rank - 1] &&
          q[rank - 2] == call.output_extents[rank - 2];
@@ -144,6 +160,39 @@ struct OperandsVisitor {
     return absl::InvalidArgumentError(StrCat("attention: operands don't fit ", ToText(call.output_extents)));
   }
 
+  absl::Status operator()(const AttentionLogarithmsOp&) const {
+    TESSERA_RETURN_IF_ERROR(Validate());
+    if (FitsAttentionLogarithms(call)) return absl::OkStatus();
+    return absl::InvalidArgumentError(StrCat("attention_logarithms: operands don't fit ", ToText(call.output_extents)));
+  }
+
+  absl::Status operator()(const AttentionGradientsOp& op) const {
+    TESSERA_RETURN_IF_ERROR(Validate());
+    const std::string_view wrong =
+        AttentionGradientsMismatch(call.inputs[0].extents, call.inputs[1].extents, call.inputs[2].extents,
+                                   call.inputs[3].extents, call.output_extents);
+    if (!wrong.empty()) {
+      return absl::InvalidArgumentError(StrCat("attention_gradients: ", wrong, ": ", ToText(call.output_extents)));
+    }
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      if (IsOfGradients(op, i)) continue;
+      return absl::InvalidArgumentError(StrCat("attention_gradients: operand ", i, " is ", ToText(call.inputs[i].dtype),
+                                               ToText(call.inputs[i].extents)));
+    }
+    return absl::OkStatus();
+  }
+  // Of an attention's gradients: the dtype, and what AttentionGradientsMismatch doesn't look at.
+  bool IsOfGradients(const AttentionGradientsOp& op, size_t i) const {
+    const KernelInput& input = call.inputs[i];
+    const Shape& gradient = call.inputs[0].extents;
+    const bool is_mask = i == op.mask(), is_wide = is_mask || i == 5;
+    if (input.is_zero || input.extents.size() > call.inputs[1].extents.size()) return false;
+    if (op.has_result && i == 4 && input.extents != gradient) return false;
+    if (op.has_result && i == 5 && input.extents != Shape(gradient.begin(), gradient.end() - 1)) return false;
+    const DType wanted = is_wide ? AccumulatedIn(call.output_dtype) : call.output_dtype;
+    return input.dtype == wanted || (is_mask && input.dtype == DType::kBool);
+  }
+
   template <typename Other>
   absl::Status operator()(const Other&) const {
     return absl::OkStatus();
@@ -187,6 +236,23 @@ absl::StatusOr<Strides> BroadcastStrides(const char* kernel, const KernelInput& 
     }
   }
   return strides;
+}
+
+WithoutColumns::WithoutColumns(const KernelCall& logarithms)
+    : inputs(logarithms.inputs.begin(), logarithms.inputs.end()), call(logarithms) {
+  KernelInput values = inputs[1];
+  values.extents.back() = 0;
+  inputs.insert(inputs.begin() + 2, std::move(values));
+  call.inputs = inputs;
+  call.output_extents.push_back(0);
+  call.output_strides.push_back(1);
+  call.output_box.push_back({0, 0});
+}
+
+std::vector<KernelInput> InputsWithoutResult(const AttentionGradientsOp& op, const KernelCall& call) {
+  std::vector<KernelInput> inputs(call.inputs.begin(), call.inputs.end());
+  if (op.has_result) inputs.erase(inputs.begin() + 4, inputs.begin() + 6);
+  return inputs;
 }
 
 absl::StatusOr<PlacedPiece> PlacePiece(const PlaceOp& op, const KernelCall& call, size_t piece) {

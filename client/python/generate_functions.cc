@@ -44,9 +44,10 @@ bool HasFunction(const OpRow& row) {
     default: break;
   }
   if (row.max_operands == 0 || row.id == kGraphOp) return false;
-  for (const OpId id : {OpId::kDropout, OpId::kAttention, OpId::kAttentionGradients, OpId::kEinsum, OpId::kSlice,
-                        OpId::kAssign, OpId::kTranspose, OpId::kReshape, OpId::kRelabel, OpId::kAsType, OpId::kArgMin,
-                        OpId::kArgMax, OpId::kConv, OpId::kMaxPool, OpId::kAvgPool}) {
+  for (const OpId id :
+       {OpId::kDropout, OpId::kAttention, OpId::kAttentionGradients, OpId::kAttentionLogarithms,
+        OpId::kAttentionGradientsOfResult, OpId::kEinsum, OpId::kSlice, OpId::kAssign, OpId::kTranspose, OpId::kReshape,
+        OpId::kRelabel, OpId::kAsType, OpId::kArgMin, OpId::kArgMax, OpId::kConv, OpId::kMaxPool, OpId::kAvgPool}) {
     if (row.id == id) return false;
   }
   return ParseSignature(row).ok();

@@ -25,6 +25,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/operands.h"
 
 namespace tessera::cpu {
 namespace {
@@ -33,12 +34,16 @@ namespace {
 constexpr int64_t kQueryRows = 192;
 constexpr int64_t kKeyRows = 64;
 
+enum class Gives : uint8_t { kResult, kLogarithms };
+
+// Logarithms are those of a call WithoutColumns.
 template <typename T>
 class Attention {
  public:
-  Attention(const AttentionOp& op, const KernelCall& call)
+  Attention(Gives gives, bool is_causal, const KernelCall& call)
       : call_(call),
-        is_causal_(op.is_causal),
+        gives_(gives),
+        is_causal_(is_causal),
         batch_(call.output_extents.begin(), call.output_extents.end() - 2),
         query_(MatricesOf(call.inputs[0], batch_)),
         key_(MatricesOf(call.inputs[1], batch_)),
@@ -105,6 +110,10 @@ class Attention {
       for (Strip& strip : all) Meet(index, key, keys, k, v, scratch, strip);
     }
     for (const Strip& strip : all) {
+      if (gives_ == Gives::kLogarithms) {
+        StoreLogarithms(index, strip);
+        continue;
+      }
       RunAttentionStep(AttentionStep::kDivide, strip.state);
       Store(index, strip, scratch);
     }
@@ -184,10 +193,23 @@ class Attention {
     }
   }
 
-  void Store(const Shape& index, const Strip& strip, Scratch& scratch) const {
-    const int64_t bytes = SizeBytes(call_.output_dtype);
+  int64_t OffsetOf(const Shape& index, const Strip& strip) const {
     int64_t offset = strip.row * call_.output_strides[index.size()];
     for (size_t d = 0; d < index.size(); ++d) offset += index[d] * call_.output_strides[d];
+    return offset;
+  }
+
+  void StoreLogarithms(const Shape& index, const Strip& strip) const {
+    T* to = static_cast<T*>(call_.output) + OffsetOf(index, strip);
+    for (int64_t i = 0; i < strip.rows; ++i, to += call_.output_strides[index.size()]) {
+      // Of a query that sees no key nothing was added up.
+      const T total = strip.state.total[i];
+      *to = total == T{0} ? -std::numeric_limits<T>::infinity() : strip.state.largest[i] + std::log(total);
+    }
+  }
+
+  void Store(const Shape& index, const Strip& strip, Scratch& scratch) const {
+    const int64_t bytes = SizeBytes(call_.output_dtype), offset = OffsetOf(index, strip);
     const void* from = strip.state.sums;
     if (call_.output_dtype != kOwn) {
       scratch.line.resize(static_cast<size_t>(columns_ * strip.width * bytes));
@@ -200,6 +222,7 @@ class Attention {
   }
 
   const KernelCall& call_;
+  const Gives gives_;
   const bool is_causal_;
   const Shape batch_;
   const Matrices query_, key_, value_;
@@ -214,9 +237,19 @@ class Attention {
 absl::Status RunAttention(const AttentionOp& op, const KernelCall& call) {
   if (NumElements(call.output_extents) == 0) return absl::OkStatus();
   switch (AccumulatedIn(call.output_dtype)) {
-    case DType::kF32: Attention<float>(op, call).Run(); return absl::OkStatus();
-    case DType::kF64: Attention<double>(op, call).Run(); return absl::OkStatus();
+    case DType::kF32: Attention<float>(Gives::kResult, op.is_causal, call).Run(); return absl::OkStatus();
+    case DType::kF64: Attention<double>(Gives::kResult, op.is_causal, call).Run(); return absl::OkStatus();
     default: return NoKernelFor("attention", call.output_dtype);
+  }
+}
+
+absl::Status RunAttentionLogarithms(const AttentionLogarithmsOp& op, const KernelCall& call) {
+  if (NumElements(call.output_extents) == 0) return absl::OkStatus();
+  const WithoutColumns as(call);
+  switch (call.output_dtype) {
+    case DType::kF32: Attention<float>(Gives::kLogarithms, op.is_causal, as.call).Run(); return absl::OkStatus();
+    case DType::kF64: Attention<double>(Gives::kLogarithms, op.is_causal, as.call).Run(); return absl::OkStatus();
+    default: return NoKernelFor("attention_logarithms", call.output_dtype);
   }
 }
 

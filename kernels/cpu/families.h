@@ -38,6 +38,7 @@ absl::Status RunGather(const GatherOp& op, const KernelCall& call);
 absl::Status RunScatter(const ScatterOp& op, const KernelCall& call);
 absl::Status RunCheckRange(const CheckRangeOp& op, const KernelCall& call);
 absl::Status RunAttention(const AttentionOp& op, const KernelCall& call);
+absl::Status RunAttentionLogarithms(const AttentionLogarithmsOp& op, const KernelCall& call);
 absl::Status RunAttentionGradients(const AttentionGradientsOp& op, const KernelCall& call);
 absl::Status RunGroupedMatmul(const GroupedMatmulOp& op, const KernelCall& call);
 absl::Status RunLinalg(const LinalgOp& op, const KernelCall& call);

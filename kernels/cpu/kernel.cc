@@ -34,6 +34,7 @@ struct Dispatch {
   absl::Status operator()(const CheckRangeOp& op) const { return cpu::RunCheckRange(op, call); }
   absl::Status operator()(const ScatterOp& op) const { return cpu::RunScatter(op, call); }
   absl::Status operator()(const AttentionOp& op) const { return cpu::RunAttention(op, call); }
+  absl::Status operator()(const AttentionLogarithmsOp& op) const { return cpu::RunAttentionLogarithms(op, call); }
   absl::Status operator()(const GroupedMatmulOp& op) const { return cpu::RunGroupedMatmul(op, call); }
   absl::Status operator()(const AttentionGradientsOp& op) const { return cpu::RunAttentionGradients(op, call); }
   absl::Status operator()(const LinalgOp& op) const { return cpu::RunLinalg(op, call); }

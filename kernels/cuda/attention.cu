@@ -85,6 +85,11 @@ __device__ inline void Attention(const AttentionParameters& p) {
       }
       __syncthreads();
     }
+    if (p.gives_logarithms != 0) {
+      A* const logarithms = static_cast<A*>(p.output) + at.of[4];
+      if (x == 0 && row < p.rows) logarithms[row * p.output_row] = total == A(0) ? kNone : largest + Log(total);
+      continue;
+    }
     T* output = static_cast<T*>(p.output) + at.of[4];
 #pragma unroll
     for (int c = 0; c < kAttentionColumns / kTile; ++c) {

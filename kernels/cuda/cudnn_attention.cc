@@ -31,6 +31,11 @@ constexpr int kVersionOfAnyKeys = 91501;
 
 bool IsFirstRow(int64_t row) { return row <= std::numeric_limits<int32_t>::max(); }
 
+// Logarithms lie densely, rows one after the other, so their first alone is aligned.
+bool AreDnnLogarithms(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kDnnAlignment) == 0;
+}
+
 // Numbers of a graph's tensors; k and v have their last two dims as the operation takes them. -1: there is none.
 struct Attended {
   int q = -1, k = -1, v = -1, output = -1, mask = -1;
@@ -59,7 +64,11 @@ void AddForward(DnnBuilder& builder, const Attended& of, DnnType type, int64_t r
 
 }  // namespace
 
-std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& call) {
+std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& call, const KernelCall* logarithms) {
+  if (logarithms != nullptr && (logarithms->output_strides != RowMajorStrides(logarithms->output_extents) ||
+                                !AreDnnLogarithms(logarithms->output))) {
+    return std::nullopt;
+  }
   const std::optional<DnnType> type = DnnTypeOf(call.output_dtype);
   const size_t rank = call.output_extents.size(), row = rank - 2, column = rank - 1;
   const int64_t rows = call.output_extents[row], keys = call.inputs[1].extents[row];
@@ -83,6 +92,10 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
     if (!mask.ok()) return std::nullopt;
     strides.push_back(*mask);
   }
+  if (logarithms != nullptr) {
+    strides.push_back(logarithms->output_strides);
+    strides.back().push_back(1);
+  }
   std::vector<Strides> of_batches = OfBatches(strides, row);
   for (const size_t i : {1, 2}) of_batches[i] = OfSharedHeads(of_batches[i], row, sharing);
   std::optional<DnnBatches> batches =
@@ -101,9 +114,13 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
     of.mask = builder.Operand(4, DnnType::kF32, rows, keys, strides[4], call.inputs[3].data, DnnSharing::kOfBatches);
   }
   if (!AreAligned(made)) return std::nullopt;
+  int of_rows = -1;
+  if (logarithms != nullptr) {
+    of_rows = builder.Operand(strides.size() - 1, DnnType::kF32, rows, 1, strides.back(), logarithms->output);
+  }
   builder.Transpose(of.k);
   AddForward(builder, of, *type, rows, keys, call.scalars[0].AsDouble(),
-             op.is_causal ? std::optional(first_row) : std::nullopt, -1);
+             op.is_causal ? std::optional(first_row) : std::nullopt, of_rows);
   SetCutsOfBatches(*batches, &made);
   made.multiplications = static_cast<double>(batches->batch * batches->heads) * static_cast<double>(rows) *
                          static_cast<double>(keys) * static_cast<double>(features + values);
@@ -183,10 +200,10 @@ struct Results {
   int64_t of_values() const { return of_keys() + keys * features; }
 };
 
-// The batch dims of the gradient, q, k, v, results of queries, results of keys, and the mask if there is one; heads
-// that share keys are the last of them.
+// The batch dims of the gradient, q, k, v, results of queries, results of keys, the mask if there is one, and what is
+// known; heads that share keys are the last of them.
 std::vector<Strides> BatchStrides(const KernelCall& call, const SharedHeads& shared, const Results& results,
-                                  size_t dims, const Strides* mask) {
+                                  size_t dims, const Strides* mask, absl::Span<const KernelInput> known) {
   std::vector<Strides> all;
   const auto add = [&](Strides own, int64_t of_heads, bool is_of_keys) {
     own.resize(dims);
@@ -197,14 +214,20 @@ std::vector<Strides> BatchStrides(const KernelCall& call, const SharedHeads& sha
   add(call.output_strides, results.rows * results.features * results.step, false);
   add(call.output_strides, 0, true);
   if (mask != nullptr) add(*mask, shared.strides[4], false);
+  for (size_t i = 0; i < known.size(); ++i) add(known[i].strides, shared.strides[call.inputs.size() + i], false);
   return all;
+}
+
+// Whether a part's logarithms lie one after the other, by the strides of batches and heads.
+bool AreDense(const DnnBatches& batches, const std::array<int64_t, 2>& strides, int64_t rows) {
+  return (batches.heads == 1 || strides[1] == rows) && (batches.batch == 1 || strides[0] == batches.heads * rows);
 }
 
 }  // namespace
 
-std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const AttentionGradientsOp& op,
-                                                                   const KernelCall& call, void* scratch,
-                                                                   const SharedHeads& shared) {
+std::optional<GradientCalls> AttentionGradientsByDnn(const AttentionGradientsOp& op, const KernelCall& call,
+                                                     void* scratch, const SharedHeads& shared,
+                                                     absl::Span<const KernelInput> known) {
   const std::optional<DnnType> type = DnnTypeOf(call.output_dtype);
   const size_t row = call.output_extents.size() - 1, column = row + 1;
   const Shape &of_queries = call.inputs[1].extents, &of_values = call.inputs[3].extents;
@@ -224,9 +247,14 @@ std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const Attenti
   Shape extents(of_queries.begin(), of_queries.begin() + static_cast<ptrdiff_t>(row));
   if (shares) extents.push_back(shared.count);
   std::optional<DnnBatches> batches =
-      DnnBatchesOf(extents, BatchStrides(call, shared, results, row, has_mask ? &mask : nullptr));
+      DnnBatchesOf(extents, BatchStrides(call, shared, results, row, has_mask ? &mask : nullptr, known));
   if (!batches.has_value() || (batches->batch != 1 && batches->heads != shared.count)) return std::nullopt;
   batches->sharing = shared.count;
+  const size_t first_known = has_mask ? 7 : 6;
+  if (!known.empty() &&
+      !(AreDense(*batches, batches->strides[first_known + 1], rows) && AreDnnLogarithms(known[1].data))) {
+    return AttentionGradientsByDnn(op, call, scratch, shared);
+  }
 
   auto* const bytes = static_cast<std::byte*>(scratch);
   const int64_t lines = batches->batch * batches->heads * rows;
@@ -244,22 +272,26 @@ std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const Attenti
     if (has_mask) {
       of.mask = builder.Operand(6, DnnType::kF32, rows, keys, mask, call.inputs[4].data, DnnSharing::kOfBatches);
     }
-    of.output = builder.Dense(*type, rows, values, bytes);
+    of.output = known.empty() ? builder.Dense(*type, rows, values, bytes)
+                              : builder.Operand(first_known, *type, rows, values, known[0].strides, known[0].data);
     return of;
   };
   const double scale = call.scalars[0].AsDouble();
-  std::pair<DnnCall, DnnCall> made;
-  {
-    DnnBuilder builder(*batches, &made.first);
+  GradientCalls made;
+  const double products = static_cast<double>(lines) * static_cast<double>(keys);
+  if (known.empty()) {
+    DnnCall& attention = made.attention.emplace();
+    DnnBuilder builder(*batches, &attention);
     const Attended of = add_operands(builder);
-    if (!AreAligned(made.first)) return std::nullopt;
+    if (!AreAligned(attention)) return std::nullopt;
     const int logarithms = builder.Dense(DnnType::kF32, rows, 1, statistics);
     builder.Transpose(of.k);
     AddForward(builder, of, *type, rows, keys, scale, op.is_causal ? std::optional<int64_t>(0) : std::nullopt,
                logarithms);
-    SetCutsOfBatches(*batches, &made.first);
+    SetCutsOfBatches(*batches, &attention);
+    attention.multiplications = products * static_cast<double>(features + values);
   }
-  DnnBuilder builder(*batches, &made.second);
+  DnnBuilder builder(*batches, &made.gradients);
   const Attended of = add_operands(builder);
   Differentiated d;
   d.gradient = operand(builder, 0, rows, values);
@@ -271,17 +303,16 @@ std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const Attenti
   d.q = result(0, rows, features, false);
   d.k = result(results.of_keys(), keys, features, true);
   d.v = result(results.of_values(), keys, values, true);
-  if (!AreAligned(made.second)) return std::nullopt;
-  d.statistics = builder.Dense(DnnType::kF32, rows, 1, statistics);
+  if (!AreAligned(made.gradients)) return std::nullopt;
+  d.statistics = known.empty() ? builder.Dense(DnnType::kF32, rows, 1, statistics)
+                               : builder.Operand(first_known + 1, DnnType::kF32, rows, 1, {1, 1}, known[1].data);
   d.sums = builder.Dense(DnnType::kF32, rows, 1, sums);
   builder.Transpose(of.k);
   builder.Transpose(of.v);
   AddBackward(builder, of, d, *type, rows, keys, features, values, scale, op.is_causal, shares);
-  SetCutsOfBatches(*batches, &made.second);
-  const double products = static_cast<double>(lines) * static_cast<double>(keys);
-  made.first.multiplications = products * static_cast<double>(features + values);
-  made.second.multiplications = products * static_cast<double>(3 * features + 2 * values);
-  if (keys % kWholeKeys != 0) made.second.graph.least_version = kVersionOfAnyKeys;
+  SetCutsOfBatches(*batches, &made.gradients);
+  made.gradients.multiplications = products * static_cast<double>(3 * features + 2 * values);
+  if (keys % kWholeKeys != 0) made.gradients.graph.least_version = kVersionOfAnyKeys;
   return made;
 }
 

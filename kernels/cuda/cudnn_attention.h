@@ -31,11 +31,15 @@ inline constexpr int64_t kLeastDnnRows = 16;
 // Nothing where the library isn't asked: other dtypes than f16 and bf16, fewer rows than kLeastDnnRows, features that
 // it doesn't take, rows that don't lie densely or aren't aligned, masks of bool or with one row for all, batches that
 // are no two dims.
-std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& call);
+//
+// `logarithms`: the call of the attention's logarithms, which are given, too. Nothing where they don't lie densely.
+std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& call,
+                                      const KernelCall* logarithms = nullptr);
 
 // The gradients of an attention as two calls: the attention once more, with the logarithms of its sums of exponentials,
 // and the gradients, which read both. Between them `scratch` has so many bytes, aligned to 256: the attention's result,
-// the logarithms, and what the library keeps of each row.
+// the logarithms, and what the library keeps of each row. `known`: nothing, or the attention's result and its
+// logarithms [..., rows, 1]; where these lie densely there is no first call.
 //
 //   l = q @ k.T * scale + mask - logarithms, causal;  p = exp(l);  of v: p.T @ g
 //   ds = (g @ v.T - sum of g * result) * p * scale;   of k: ds.T @ q;   of q: ds @ k
@@ -43,15 +47,19 @@ std::optional<DnnCall> AttentionByDnn(const AttentionOp& op, const KernelCall& c
 // Heads that share keys add up their products. Nothing likewise, and of batches that aren't one dim,
 // since the library reads logarithms that lie densely.
 //
-// The call's inputs have no dim of shared heads: how many there are, and how far apart they lie by input, stands
-// beside.
+// The call's inputs, which have no result, and what is known have no dim of shared heads: how many there are, and how
+// far apart they lie by input, those that are known behind the others, stands beside.
 struct SharedHeads {
   int64_t count = 1;
-  std::array<int64_t, 5> strides = {};  // 0 where all have the same
+  std::array<int64_t, 7> strides = {};  // 0 where all have the same
+};
+struct GradientCalls {
+  std::optional<DnnCall> attention;
+  DnnCall gradients;
 };
 int64_t DnnGradientsScratchBytes(const KernelCall& call, const SharedHeads& shared = {});
-std::optional<std::pair<DnnCall, DnnCall>> AttentionGradientsByDnn(const AttentionGradientsOp& op,
-                                                                   const KernelCall& call, void* scratch,
-                                                                   const SharedHeads& shared = {});
+std::optional<GradientCalls> AttentionGradientsByDnn(const AttentionGradientsOp& op, const KernelCall& call,
+                                                     void* scratch, const SharedHeads& shared = {},
+                                                     absl::Span<const KernelInput> known = {});
 
 }  // namespace tessera::cuda

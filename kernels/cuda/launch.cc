@@ -37,6 +37,9 @@ struct LaunchVisitor {
   absl::StatusOr<Steps> operator()(const CheckRangeOp& op) const { return LaunchCheckRange(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const ScatterOp& op) const { return LaunchScatter(op, call, workspace); }
   absl::StatusOr<Steps> operator()(const AttentionOp& op) const { return LaunchAttention(op, call, workspace); }
+  absl::StatusOr<Steps> operator()(const AttentionLogarithmsOp& op) const {
+    return LaunchAttentionLogarithms(op, call);
+  }
   absl::StatusOr<Steps> operator()(const AttentionGradientsOp& op) const {
     return LaunchAttentionGradients(op, call, workspace);
   }

@@ -118,6 +118,10 @@ struct Workspace {
 // workspace is smaller than WorkspaceBytes.
 absl::StatusOr<std::vector<Step>> LaunchKernel(const KernelCall& call, const Workspace& workspace);
 int64_t WorkspaceBytes(const KernelCall& call, int64_t device_items = kDeviceItems);
+// An attention and, by the next call, its logarithms (schemas/ops/local_op.h) as one plan of cuDNN. Nothing where they
+// are not of each other, or not the library's together; then each is launched by itself.
+std::optional<std::vector<Step>> LaunchAttentionAndLogarithms(const KernelCall& attention,
+                                                              const KernelCall& logarithms);
 // As CopyStrided and ReduceTermsInto of kernels/kernel.h.
 absl::StatusOr<std::vector<Step>> LaunchCopy(absl::Span<const int64_t> extents, int64_t element_bytes,
                                              const void* source, absl::Span<const int64_t> source_strides,

@@ -12,11 +12,10 @@ namespace {
 constexpr uint32_t kTile = 16;
 constexpr int64_t kMaxGridY = 65535;
 
-}  // namespace
+enum class Gives : uint8_t { kResult, kLogarithms };
 
-absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace) {
-  if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention", call.output_dtype);
-  if (NumElements(call.output_extents) == 0) return Steps();
+// The image's kernel. Logarithms are those of a call WithoutColumns.
+absl::StatusOr<Launch> LaunchOfImage(Gives gives, bool is_causal, const KernelCall& call) {
   const size_t rank = call.output_extents.size(), row = rank - 2, column = rank - 1;
   if (call.output_extents[column] > kAttentionColumns) {
     return absl::UnimplementedError(absl::StrCat("attention: no CUDA kernel for ", call.output_extents[column],
@@ -53,18 +52,71 @@ absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& c
   p.mask_row = strides[3][row], p.mask_column = strides[3][column];
   p.output_row = strides[4][row], p.output_column = strides[4][column];
   p.scale = call.scalars[0].AsDouble();
-  p.is_causal = op.is_causal ? 1 : 0;
+  p.is_causal = is_causal ? 1 : 0;
+  p.gives_logarithms = gives == Gives::kLogarithms ? 1 : 0;
   const Shape batch(call.output_extents.begin(), call.output_extents.end() - 2);
   for (Strides& operand : strides) operand.resize(row);
   p.batch = MakeNest<5>(batch, strides);
-  Launch launch = MakeLaunch(absl::StrCat("attention_", NameOf(call.output_dtype)), p,
-                             {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
-                              static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
-                             {kTile, kTile, 1});
+  return MakeLaunch(absl::StrCat("attention_", NameOf(call.inputs[0].dtype)), p,
+                    {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
+                     static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
+                    {kTile, kTile, 1});
+}
+
+absl::StatusOr<Launch> LogarithmsOfImage(const AttentionLogarithmsOp& op, const KernelCall& call) {
+  return LaunchOfImage(Gives::kLogarithms, op.is_causal, WithoutColumns(call).call);
+}
+
+bool IsSame(const KernelInput& a, const KernelInput& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.extents == b.extents && a.strides == b.strides;
+}
+
+// Whether the logarithms are those of the attention.
+bool AreOf(const KernelCall& attention, const KernelCall& logarithms) {
+  const auto* op = std::get_if<AttentionOp>(attention.op);
+  const auto* of_rows = std::get_if<AttentionLogarithmsOp>(logarithms.op);
+  if (op == nullptr || of_rows == nullptr || op->is_causal != of_rows->is_causal) return false;
+  if (logarithms.inputs.size() + 1 != attention.inputs.size() || logarithms.scalars.size() != 1) return false;
+  const size_t row = logarithms.output_box.size() - 1;
+  return IsSame(attention.inputs[0], logarithms.inputs[0]) && IsSame(attention.inputs[1], logarithms.inputs[1]) &&
+         (attention.inputs.size() < 4 || IsSame(attention.inputs[3], logarithms.inputs[2])) &&
+         attention.scalars.size() == 1 && attention.scalars[0] == logarithms.scalars[0] &&
+         attention.output_box[row].start == logarithms.output_box[row].start;
+}
+
+}  // namespace
+
+absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace&) {
+  if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention", call.output_dtype);
+  if (NumElements(call.output_extents) == 0) return Steps();
+  TESSERA_ASSIGN_OR_RETURN(Launch launch, LaunchOfImage(Gives::kResult, op.is_causal, call));
   std::optional<DnnCall> by_library = AttentionByDnn(op, call);
   if (!by_library.has_value()) return Steps{std::move(launch)};
   DnnProblem problem{.call = *std::move(by_library), .max_workspace_bytes = kMaxAttentionWorkspaceBytes};
   problem.otherwise.push_back(std::move(launch));
+  return Steps{std::move(problem)};
+}
+
+absl::StatusOr<Steps> LaunchAttentionLogarithms(const AttentionLogarithmsOp& op, const KernelCall& call) {
+  if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention_logarithms", call.output_dtype);
+  if (NumElements(call.output_extents) == 0) return Steps();
+  TESSERA_ASSIGN_OR_RETURN(Launch launch, LogarithmsOfImage(op, call));
+  return Steps{std::move(launch)};
+}
+
+std::optional<Steps> LaunchAttentionAndLogarithms(const KernelCall& attention, const KernelCall& logarithms) {
+  if (!CheckOperands(attention).ok() || !CheckOperands(logarithms).ok() || !AreOf(attention, logarithms)) {
+    return std::nullopt;
+  }
+  const auto& op = std::get<AttentionOp>(*attention.op);
+  std::optional<DnnCall> by_library = AttentionByDnn(op, attention, &logarithms);
+  if (!by_library.has_value()) return std::nullopt;
+  absl::StatusOr<Launch> result = LaunchOfImage(Gives::kResult, op.is_causal, attention);
+  absl::StatusOr<Launch> of_rows = LogarithmsOfImage(std::get<AttentionLogarithmsOp>(*logarithms.op), logarithms);
+  if (!result.ok() || !of_rows.ok()) return std::nullopt;
+  DnnProblem problem{.call = *std::move(by_library), .max_workspace_bytes = kMaxAttentionWorkspaceBytes};
+  problem.otherwise.push_back(*std::move(result));
+  problem.otherwise.push_back(*std::move(of_rows));
   return Steps{std::move(problem)};
 }
 

@@ -23,29 +23,17 @@ constexpr uint32_t kGradientThreads = 256;
 constexpr int64_t kMaxScratchBytes = int64_t{64} << 20;  // docs/limits.md: max_gpu_attention_gradients_bytes
 constexpr int64_t kMatricesOfScores = 3;
 
-absl::Status CheckOperands(const AttentionGradientsOp& op, const KernelCall& call) {
-  TESSERA_RETURN_IF_ERROR(
-      ValidateLocalOp(op, static_cast<int>(call.inputs.size()), static_cast<int>(call.scalars.size())));
-  const std::string_view wrong =
-      AttentionGradientsMismatch(call.inputs[0].extents, call.inputs[1].extents, call.inputs[2].extents,
-                                 call.inputs[3].extents, call.output_extents);
-  bool fits = wrong.empty();
-  for (size_t i = 0; i < call.inputs.size() && fits; ++i) {
-    const KernelInput& input = call.inputs[i];
-    const bool is_mask_of_bool = i == 4 && input.dtype == DType::kBool;
-    const DType wanted = i == 4 ? AccumulatedIn(call.output_dtype) : call.output_dtype;
-    fits = !input.is_zero && input.extents.size() <= call.inputs[1].extents.size() &&
-           (is_mask_of_bool || input.dtype == wanted);
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("attention_gradients: operands don't fit ", ToText(call.output_extents), ": ", std::string(wrong)));
-}
-
 // Some batches of a call, which owns what its inputs say. Heads of queries that share keys are no dim of its inputs.
+// The attention's result and its logarithms [..., rows, 1], if they are known, stand behind the others.
 struct Part {
-  explicit Part(const KernelCall& of) : inputs(of.inputs.begin(), of.inputs.end()), call(of) {
-    call.inputs = inputs;
+  Part(const AttentionGradientsOp& op, const KernelCall& of) : inputs(InputsWithoutResult(op, of)), call(of) {
+    if (op.has_result) {
+      inputs.insert(inputs.end(), {of.inputs[4], of.inputs[5]});
+      inputs.back().extents.push_back(1);
+      inputs.back().strides.push_back(1);
+      known = 2;
+    }
+    SetInputs();
     const size_t shared = call.output_extents.size() - 1;
     if (inputs[1].extents.size() < shared + 3) return;
     heads.count = inputs[1].extents[shared];
@@ -59,8 +47,12 @@ struct Part {
       input.strides.erase(input.strides.begin() + dim);
     }
   }
-  Part(const Part& other) : inputs(other.inputs), call(other.call), heads(other.heads) { call.inputs = inputs; }
+  Part(const Part& other) : inputs(other.inputs), known(other.known), call(other.call), heads(other.heads) {
+    SetInputs();
+  }
   Part& operator=(const Part&) = delete;
+  void SetInputs() { call.inputs = absl::MakeConstSpan(inputs).subspan(0, inputs.size() - known); }
+  absl::Span<const KernelInput> result() const { return absl::MakeConstSpan(inputs).subspan(inputs.size() - known); }
 
   size_t batch_dims() const { return call.output_extents.size() - 1; }
   int64_t batches() const { return NumElements(absl::MakeConstSpan(call.output_extents).subspan(0, batch_dims())); }
@@ -105,6 +97,7 @@ struct Part {
   }
 
   std::vector<KernelInput> inputs;
+  size_t known = 0;  // inputs that the call doesn't have
   KernelCall call;
   SharedHeads heads;
 };
@@ -330,7 +323,7 @@ int64_t MostByDnn(const Part& whole) {
 bool IsDnns(const AttentionGradientsOp& op, const Part& whole) {
   bool all = true;
   const absl::Status status = ForParts(whole, MostByDnn(whole), [&](const Part& part) {
-    all = all && AttentionGradientsByDnn(op, part.call, nullptr, part.heads).has_value();
+    all = all && AttentionGradientsByDnn(op, part.call, nullptr, part.heads, part.result()).has_value();
     return absl::OkStatus();
   });
   return status.ok() && all;
@@ -339,8 +332,8 @@ bool IsDnns(const AttentionGradientsOp& op, const Part& whole) {
 }  // namespace
 
 int64_t AttentionGradientsWorkspaceBytes(const AttentionGradientsOp& op, const KernelCall& call) {
-  if (!CheckOperands(op, call).ok() || NumElements(call.output_extents) == 0) return 0;
-  const Part whole(call);
+  if (NumElements(call.output_extents) == 0) return 0;
+  const Part whole(op, call);
   Composer composer(op, nullptr);
   if (!Compose(whole, &composer).ok()) return 0;
   int64_t bytes = composer.bytes();
@@ -354,14 +347,13 @@ int64_t AttentionGradientsWorkspaceBytes(const AttentionGradientsOp& op, const K
 
 absl::StatusOr<Steps> LaunchAttentionGradients(const AttentionGradientsOp& op, const KernelCall& call,
                                                const Workspace& workspace) {
-  TESSERA_RETURN_IF_ERROR(CheckOperands(op, call));
   if (Kind(call.output_dtype) != DTypeKind::kFloat) return NoKernelFor("attention_gradients", call.output_dtype);
   if (NumElements(call.output_extents) == 0) return Steps();
   if (const int64_t bytes = AttentionGradientsWorkspaceBytes(op, call); bytes > workspace.bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("attention_gradients: takes ", bytes, " bytes of workspace, and there are ", workspace.bytes));
   }
-  const Part whole(call);
+  const Part whole(op, call);
   const auto compose = [op, workspace](const Part& part) -> absl::StatusOr<Steps> {
     Composer composer(op, &workspace);
     TESSERA_RETURN_IF_ERROR(Compose(part, &composer));
@@ -371,9 +363,9 @@ absl::StatusOr<Steps> LaunchAttentionGradients(const AttentionGradientsOp& op, c
   Steps steps;
   auto* const scratch = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace.address));
   TESSERA_RETURN_IF_ERROR(ForParts(whole, MostByDnn(whole), [&](const Part& part) {
-    auto calls = *AttentionGradientsByDnn(op, part.call, scratch, part.heads);
-    DnnProblem problem{.call = std::move(calls.second), .max_workspace_bytes = kMaxAttentionGradientsWorkspaceBytes};
-    problem.before.push_back(std::move(calls.first));
+    auto calls = *AttentionGradientsByDnn(op, part.call, scratch, part.heads, part.result());
+    DnnProblem problem{.call = std::move(calls.gradients), .max_workspace_bytes = kMaxAttentionGradientsWorkspaceBytes};
+    if (calls.attention.has_value()) problem.before.push_back(*std::move(calls.attention));
     problem.make_otherwise = [compose, part] { return OtherSteps{compose(part)}; };
     steps.push_back(std::move(problem));
     return absl::OkStatus();

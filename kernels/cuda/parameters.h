@@ -263,6 +263,8 @@ struct AttentionParameters {
   double scale = 1;
   int is_causal = 0;
   int mask_kind = kMaskNone;
+  // The output has each row's logarithm of the sum of exponentials, of the dtype that sums are in; no columns.
+  int gives_logarithms = 0;
   Nest<5> batch;
 };
 

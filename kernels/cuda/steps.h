@@ -144,6 +144,7 @@ absl::StatusOr<Steps> LaunchCheckRange(const CheckRangeOp& op, const KernelCall&
 absl::StatusOr<Steps> LaunchMatmul(const MatmulOp& op, const KernelCall& call, const Workspace& workspace);
 int64_t MatmulWorkspaceBytes(const MatmulOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttention(const AttentionOp& op, const KernelCall& call, const Workspace& workspace);
+absl::StatusOr<Steps> LaunchAttentionLogarithms(const AttentionLogarithmsOp& op, const KernelCall& call);
 absl::StatusOr<Steps> LaunchAttentionGradients(const AttentionGradientsOp& op, const KernelCall& call,
                                                const Workspace& workspace);
 int64_t AttentionGradientsWorkspaceBytes(const AttentionGradientsOp& op, const KernelCall& call);

@@ -396,6 +396,14 @@ constexpr std::array kRows = {
           "attention_gradients(gradient, query, key, value, attn_mask=None, /, *, is_causal=False, scale)",
           "What scaled_dot_product_attention_backward is made of: the gradients of query, key and value one after the "
           "other, (..., elements of the three); some rows of the scores in memory at a time."},
+    OpRow{OpId::kAttentionLogarithms, "attention_logarithms", F::kAttention, 2, 3, "", std::nullopt, std::nullopt,
+          D::kSame, P::kNone, "attention_logarithms(query, key, attn_mask=None, /, *, is_causal=False, scale)",
+          "The logarithm of the sum of exponentials of each row of an attention's scores."},
+    OpRow{OpId::kAttentionGradientsOfResult, "attention_gradients_of_result", F::kAttention, 6, 7, "", std::nullopt,
+          std::nullopt, D::kSame, P::kNone,
+          "attention_gradients_of_result(gradient, query, key, value, result, logarithms, attn_mask=None, /, *, "
+          "is_causal=False, scale)",
+          "attention_gradients of an attention whose result and logarithms are known."},
     Plain(OpId::kGroupedMatmul, "grouped_matmul", F::kGrouped, 3, D::kSame, P::kNone,
           "grouped_matmul(x1, x2, offsets, /)",
           "Multiplies each row of x1 (m,k) by its group's matrix of x2 (g,k,n); offsets say where each group ends, and "

@@ -66,8 +66,12 @@ struct TextVisitor {
     return op.side == SearchSide::kLeft ? "searchsorted(left)" : "searchsorted(right)";
   }
   std::string operator()(const AttentionOp& op) const { return op.is_causal ? "attention(causal)" : "attention()"; }
+  std::string operator()(const AttentionLogarithmsOp& op) const {
+    return op.is_causal ? "attention_logarithms(causal)" : "attention_logarithms()";
+  }
   std::string operator()(const AttentionGradientsOp& op) const {
-    return op.is_causal ? "attention_gradients(causal)" : "attention_gradients()";
+    return StrCat("attention_gradients(", op.is_causal ? "causal" : "", op.is_causal && op.has_result ? "; " : "",
+                  op.has_result ? "result" : "", ")");
   }
   std::string operator()(const GatherOp& op) const {
     return StrCat("gather(dim=", op.dim, WholeText(op.whole), op.from == GatherFrom::kApart ? "; apart" : "", ")");
@@ -217,8 +221,12 @@ struct ValidateVisitor {
   absl::Status operator()(const AttentionOp&) const {
     return ExpectCounts("attention", inputs, inputs == 4 ? 4 : 3, scalars, 1);
   }
-  absl::Status operator()(const AttentionGradientsOp&) const {
-    return ExpectCounts("attention_gradients", inputs, inputs == 5 ? 5 : 4, scalars, 1);
+  absl::Status operator()(const AttentionLogarithmsOp&) const {
+    return ExpectCounts("attention_logarithms", inputs, inputs == 3 ? 3 : 2, scalars, 1);
+  }
+  absl::Status operator()(const AttentionGradientsOp& op) const {
+    const int least = static_cast<int>(op.mask());
+    return ExpectCounts("attention_gradients", inputs, inputs == least + 1 ? least + 1 : least, scalars, 1);
   }
   absl::Status operator()(const GatherOp& op) const {
     // Or each shard is an input of its own.

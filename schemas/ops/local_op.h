@@ -200,16 +200,29 @@ struct AttentionOp {
   bool operator==(const AttentionOp&) const = default;
 };
 
+// The logarithm of the sum of exponentials of each row of an attention's scores, by which its gradients have the
+// weights again. Inputs: an attention's queries [..., L, E], keys [..., S, E], and maybe its mask. Scalars {scale}.
+// Output: [..., L] of the dtype that is accumulated in; -inf where a query sees no key.
+struct AttentionLogarithmsOp {
+  bool is_causal = false;
+  bool operator==(const AttentionLogarithmsOp&) const = default;
+};
+
 // Inputs: the gradient [..., L, V] of an attention's result, then the attention's own: queries [..., L, E], keys
-// [..., S, E], values [..., S, V], all of one dtype, and maybe its mask. Scalars {scale}. The output [..., L*E + S*E +
-// S*V] has the gradients of queries, keys and values one after the other, each in row-major order. The mask has none.
-// Law: no more than some rows of the [L, S] scores are in memory at a time.
+// [..., S, E], values [..., S, V], all of one dtype, and maybe its mask. With has_result the attention's result
+// [..., L, V] and its AttentionLogarithmsOp [..., L] stand before the mask, so that a device need not compute them
+// again. Scalars {scale}. The output [..., L*E + S*E + S*V] has the gradients of queries, keys and values one after the
+// other, each in row-major order. The mask has none. Law: no more than some rows of the [L, S] scores are in memory at
+// a time.
 //
 // Where G heads of queries share a head of keys and values, the gradient is [..., G, L, V] and the queries are
-// [..., G, L, E], the mask is broadcast to [..., G, L, S], and the output is [..., G*L*E + S*E + S*V]: gradients of
-// keys and values are sums over the G heads.
+// [..., G, L, E], as the result and its logarithms are, the mask is broadcast to [..., G, L, S], and the output is
+// [..., G*L*E + S*E + S*V]: gradients of keys and values are sums over the G heads.
 struct AttentionGradientsOp {
   bool is_causal = false;
+  bool has_result = false;
+  // The number of inputs that aren't a mask.
+  size_t mask() const { return has_result ? 6 : 4; }
   bool operator==(const AttentionGradientsOp&) const = default;
 };
 // Why extents are those of no such op. Empty where they fit.
@@ -232,10 +245,10 @@ struct GroupedMatmulOp {
   bool operator==(const GroupedMatmulOp&) const = default;
 };
 
-using LocalOp =
-    std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp, SortOp, MergeOp,
-                 SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp, AttentionOp, AttentionGradientsOp,
-                 LinalgOp, ConvOp, ConvGradientOp, PoolOp, FourierOp, CheckRangeOp, GroupedMatmulOp>;
+using LocalOp = std::variant<MapOp, ReduceLocalOp, ArgReduceOp, MatmulOp, FillOp, ArangeOp, EyeOp, RandOp, ScanOp,
+                             SortOp, MergeOp, SearchSortedOp, GatherOp, ScatterOp, FilterOp, PlaceOp, PickOp,
+                             AttentionOp, AttentionGradientsOp, LinalgOp, ConvOp, ConvGradientOp, PoolOp, FourierOp,
+                             CheckRangeOp, GroupedMatmulOp, AttentionLogarithmsOp>;
 
 // How a kernel stores its result; only a matmul can add.
 enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
@@ -246,7 +259,8 @@ enum class KernelStore : uint8_t { kWrite = 0, kAdd = 1 };
 // "matmul()" (of matrices; else "matmul(bmk,bkn->bmn)"), "rand([4,6])", "rand([4,6]; normal)",
 // "scan(sum; dim=0)", "scan(max; dim=1; exclusive; reverse)", "sort(dim=0; descending)", "argsort(dim=0)",
 // "argsort(dim=0; first=5)", "merge(runs=[0,4])", "argmerge(runs=[0,4]; descending)", "searchsorted(left)",
-// "attention()", "attention(causal)", "attention_gradients()", "attention_gradients(causal)", "gather(dim=1)",
+// "attention()", "attention(causal)", "attention_logarithms()", "attention_logarithms(causal)",
+// "attention_gradients()", "attention_gradients(causal)", "attention_gradients(causal; result)", "gather(dim=1)",
 // "gather(dim=0; whole=8)", "gather(dim=0; apart)", "filter(dim=0)", "filter(places)", "scatter(add; dim=0)",
 // "scatter(set; dim=0; whole=8)", "check_range(label)", "grouped_matmul(rows; whole=8)", "grouped_matmul(inner;
 // whole=8)"; those of linalg_op.h, window_op.h and fourier_op.h. Round-trips.

@@ -225,6 +225,8 @@ enum class OpId : uint16_t {
   kBaddbmm = 353,
   kAttention = 356,
   kAttentionGradients = 357,
+  kAttentionLogarithms = 358,
+  kAttentionGradientsOfResult = 359,
   // More names of NumPy.
   kSgdStep = 380,
   kAdamStep = 381,
@@ -242,6 +244,8 @@ enum class OpId : uint16_t {
   kNllLossBackward = 393,
   kEmbeddingBackward = 394,
   kAttentionBackward = 395,
+  kAttentionAndLogarithms = 396,
+  kAttentionBackwardOfResult = 397,
   kHeaviside = 400,
   kSinc = 401,
   kDegToRad = 402,

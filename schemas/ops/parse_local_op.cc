@@ -252,8 +252,14 @@ constexpr NamedParser kParsers[] = {
     {"check_range", ParseCheckRange},
     {"searchsorted", ParseSearchSorted},
     {"attention", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionOp{scanner.TryTake("causal")}; }},
+    {"attention_logarithms",
+     [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionLogarithmsOp{scanner.TryTake("causal")}; }},
     {"attention_gradients",
-     [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return AttentionGradientsOp{scanner.TryTake("causal")}; }},
+     [](Scanner& scanner) -> absl::StatusOr<LocalOp> {
+       const bool is_causal = scanner.TryTake("causal");
+       if (is_causal && !scanner.TryTake(";")) return AttentionGradientsOp{is_causal};
+       return AttentionGradientsOp{is_causal, scanner.TryTake("result")};
+     }},
     {"grouped_matmul", ParseGroupedMatmul},
     {"linalg", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseLinalgOp(scanner); }},
     {"fourier", [](Scanner& scanner) -> absl::StatusOr<LocalOp> { return ParseFourierOp(scanner); }},

@@ -40,6 +40,7 @@ absl::StatusOr<OpResolution> Dispatch(const ResolveInput& input) {
     case OpFamily::kAlong: return ResolveAlong(input);
     case OpFamily::kIndexed: return ResolveIndexed(input);
     case OpFamily::kAttention:
+      if (input.row.id == OpId::kAttentionLogarithms) return ResolveAttentionLogarithms(input);
       return input.row.id == OpId::kAttention ? ResolveAttention(input) : ResolveAttentionGradients(input);
     case OpFamily::kGrouped: return ResolveGrouped(input);
     case OpFamily::kFourier: return ResolveFourier(input);

@@ -36,6 +36,7 @@ absl::StatusOr<OpResolution> ResolveIndexed(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveFilter(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveShardCounts(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAttention(const ResolveInput& input);
+absl::StatusOr<OpResolution> ResolveAttentionLogarithms(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveAttentionGradients(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveGrouped(const ResolveInput& input);
 absl::StatusOr<OpResolution> ResolveFourier(const ResolveInput& input);

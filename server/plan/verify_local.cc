@@ -177,13 +177,26 @@ struct ExtentsCheck {
     scores[rank - 1] = k[rank - 2];
     return IsBroadcastTo(inputs[3], scores) ? absl::OkStatus() : Mismatch();
   }
-  absl::Status operator()(const AttentionGradientsOp&) const {
+  absl::Status operator()(const AttentionLogarithmsOp&) const {
+    const size_t rank = output.size() + 1;
+    const Shape &q = inputs[0], &k = inputs[1];
+    if (rank < 2 || q.size() != rank || k.size() != rank || q[rank - 1] != k[rank - 1]) return Mismatch();
+    if (!std::equal(output.begin(), output.end(), q.begin())) return Mismatch();
+    if (!std::equal(output.begin(), output.end() - 1, k.begin())) return Mismatch();
+    if (inputs.size() < 3) return absl::OkStatus();
+    Shape scores = output;
+    scores.push_back(k[rank - 2]);
+    return IsBroadcastTo(inputs[2], scores) ? absl::OkStatus() : Mismatch();
+  }
+  absl::Status operator()(const AttentionGradientsOp& op) const {
     const std::string_view wrong = AttentionGradientsMismatch(inputs[0], inputs[1], inputs[2], inputs[3], output);
     if (!wrong.empty()) return Wrong("attention_gradients: ", wrong);
-    if (inputs.size() < 5) return absl::OkStatus();
+    const Shape &gradient = inputs[0], rows(gradient.begin(), gradient.end() - 1);
+    if (op.has_result && (inputs[4] != gradient || inputs[5] != rows)) return Mismatch();
+    if (inputs.size() == op.mask()) return absl::OkStatus();
     Shape scores = inputs[1];
     scores.back() = inputs[2][inputs[2].size() - 2];
-    return IsBroadcastTo(inputs[4], scores) ? absl::OkStatus() : Mismatch();
+    return IsBroadcastTo(inputs[op.mask()], scores) ? absl::OkStatus() : Mismatch();
   }
   absl::Status operator()(const GroupedMatmulOp& op) const {
     const bool is_rows = op.grouped == GroupedDim::kRows;
@@ -257,12 +270,18 @@ absl::Status CheckIndexDTypes(const Plan& plan, const LocalStep& step) {
     TESSERA_RETURN_IF_ERROR(expect(step.inputs[1], DType::kI64));
     return expect(step.output, dtype_of(step.inputs[0]));
   }
-  const bool is_gradient = std::holds_alternative<AttentionGradientsOp>(step.op);
-  if (is_gradient || std::holds_alternative<AttentionOp>(step.op)) {
-    const size_t mask = is_gradient ? 4 : 3;
-    for (size_t i = 0; i < mask; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));
+  const auto* gradient = std::get_if<AttentionGradientsOp>(&step.op);
+  const bool gives_logarithms = std::holds_alternative<AttentionLogarithmsOp>(step.op);
+  if (gradient != nullptr || gives_logarithms || std::holds_alternative<AttentionOp>(step.op)) {
+    const size_t mask = gradient != nullptr ? gradient->mask() : gives_logarithms ? 2 : 3;
+    const DType own = dtype_of(step.inputs[0]), wide = AccumulatedIn(own);
+    TESSERA_RETURN_IF_ERROR(expect(step.output, gives_logarithms ? wide : own));
+    for (size_t i = 0; i < mask; ++i) {
+      const bool is_wide = gradient != nullptr && i == 5;
+      TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], is_wide ? wide : own));
+    }
     const bool adds = step.inputs.size() > mask && dtype_of(step.inputs[mask]) != DType::kBool;
-    return adds ? expect(step.inputs[mask], AccumulatedIn(dtype_of(step.output))) : absl::OkStatus();
+    return adds ? expect(step.inputs[mask], wide) : absl::OkStatus();
   }
   if (std::holds_alternative<GroupedMatmulOp>(step.op)) {
     for (size_t i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(expect(step.inputs[i], dtype_of(step.output)));

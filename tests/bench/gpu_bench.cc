@@ -305,6 +305,7 @@ class Figures {
     TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16", false));
     TESSERA_RETURN_IF_ERROR(AddAttention("attention_bf16_causal", true));
     TESSERA_RETURN_IF_ERROR(AddAttentionGradients("attention_backward_bf16", 1));
+    TESSERA_RETURN_IF_ERROR(AddAttentionGradients("attention_backward_bf16_of_a_result", 1, Known::kResult));
     TESSERA_RETURN_IF_ERROR(AddAttentionGradients("attention_backward_bf16_of_shared_keys", 4));
     const int64_t wide = std::max<int64_t>(sizes_.rows / 64, 8);
     const int64_t line = sizes_.pixels;
@@ -606,8 +607,9 @@ class Figures {
         cuda::AttentionByDnn({.is_causal = is_causal}, call));
   }
 
-  // 16 heads of queries, so many of which share one of keys.
-  absl::Status AddAttentionGradients(const std::string& name, int64_t sharing) {
+  // 16 heads of queries, so many of which share one of keys. The attention's result and its logarithms may be known.
+  enum class Known : uint8_t { kNothing, kResult };
+  absl::Status AddAttentionGradients(const std::string& name, int64_t sharing, Known known = Known::kNothing) {
     const int64_t rows = sizes_.rows, features = 64, heads = 16 / sharing, of_head = rows * features;
     const Shape queries = sharing == 1 ? Shape{4, 16, rows, features} : Shape{4, heads, sharing, rows, features};
     const Shape keys = {4, heads, rows, features};
@@ -627,11 +629,27 @@ class Figures {
     KernelCall call = CallTo({4 * heads, (sharing + 2) * of_head}, DType::kBF16);
     call.inputs = inputs;
     call.scalars = scale;
-    const auto both = cuda::AttentionGradientsByDnn(
-        {}, call, direct_.second() + (NumElements(call.output_extents) * 2 + 255) / 256 * 256, shared);
+    // Of some memory: the library's time depends on no value.
+    std::vector<KernelInput> result;
+    if (known == Known::kResult) {
+      result = {inputs[0], InputAt(direct_.first(), DType::kF32, {4 * heads, rows, 1})};
+      TESSERA_ASSIGN_OR_RETURN(Tensor logarithms, Numbers(DType::kF32, {4, 16, rows}, 1));
+      tensors.push_back(tensors[0]);
+      tensors.push_back(std::move(logarithms));
+    }
+    const auto calls = cuda::AttentionGradientsByDnn(
+        {}, call, direct_.second() + (NumElements(call.output_extents) * 2 + 255) / 256 * 256, shared, result);
+    std::vector<cuda::DnnCall> direct;
+    if (calls.has_value() && calls->attention.has_value()) direct.push_back(*calls->attention);
+    if (calls.has_value()) direct.push_back(calls->gradients);
     return AddByDnn(
-        name, [&] { return ops::AttentionGradients(tensors[0], tensors[1], tensors[2], tensors[3], scale[0]); },
-        both.has_value() ? std::vector{both->first, both->second} : std::vector<cuda::DnnCall>());
+        name,
+        [&] {
+          const auto& t = tensors;
+          if (known == Known::kNothing) return ops::AttentionGradients(t[0], t[1], t[2], t[3], scale[0]);
+          return ops::AttentionGradientsOfResult(t[0], t[1], t[2], t[3], t[4], t[5], scale[0]);
+        },
+        direct);
   }
 
   absl::Status AddConvolution(const std::string& name, DType dtype, const Shape& x, const Shape& weight) {

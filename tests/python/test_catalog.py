@@ -23,7 +23,7 @@ PLACEMENTS = [[R(), R()], [S(0), R()], [R(), S(1)], [S(0), S(1)], [S(1), S(0)], 
 # Rows that other tests hold: creation, products, moves, indexing; test_linalg.py, test_fft.py, test_windows.py,
 # test_numpy_names.py, test_rows_stay.py.
 ELSEWHERE = {"graph", "full", "arange", "rand", "eye", "matmul", "einsum", "slice", "place", "redistribute", "astype", "permute_dims",
-             "attention", "attention_gradients", "relabel", "filter", "shard_counts",
+             "attention", "attention_gradients", "attention_gradients_of_result", "attention_logarithms", "relabel", "filter", "shard_counts",
              "reshape", "where", "argmin", "argmax", "assign", "unstack", "matrix_function", "cholesky", "qr", "solve",
              "solve_triangular", "inv", "det", "slogdet", "svd", "svdvals", "eigh", "eigvalsh", "lstsq", "pinv", "matrix_rank",
              "eig", "eigvals", "lu_factor", "lu_unpack", "lu_solve", "matrix_exp",
@@ -117,7 +117,8 @@ OTHERS = {"clip", "lerp", "cross", "one_hot", "cross_entropy", "linear", "scaled
           "nll_loss", "masked_fill", "baddbmm", "diff", "addcmul", "addcdiv", "sgd_step", "adam_step",
           "silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "leaky_relu_backward",
           "layer_norm_backward", "rms_norm_backward", "softmax_backward", "log_softmax_backward", "nll_loss_and_weight",
-          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward", "check_range",
+          "nll_loss_backward", "embedding_backward", "scaled_dot_product_attention_backward",
+          "scaled_dot_product_attention_and_logarithms", "scaled_dot_product_attention_backward_of_result", "check_range",
           "grouped_matmul"}
 NUMPYS = {"trace", "diagonal",      # the rows are functions of linalg; ts has NumPy's
           "isclose", "allclose", "angle", "average"}       # with NumPy's keywords
@@ -529,6 +530,29 @@ def test_gradients_of_attention_are_the_slopes(session, mesh22, rng, heads):
     near(dq, slopes(lambda a: attention(a, k, v), g, q))
     near(dk, slopes(lambda a: attention(q, a, v), g, k))
     near(dv, slopes(lambda a: attention(q, k, a), g, v))
+    if heads == 4:
+        out, logarithms = ts.scaled_dot_product_attention_and_logarithms(put(q), put(k), put(v), is_causal=True, scale=0.7)
+        near(out, attention(q, k, v))
+        scores = np.where(np.tri(3, dtype=bool), q @ k.swapaxes(2, 3) * 0.7, -np.inf)
+        near(logarithms, np.log(np.exp(scores).sum(-1)))
+    else:
+        out, logarithms = put(attention(q, k, v)), ts.zeros((2, 4, 3), dtype="f64")
+    again = ts.scaled_dot_product_attention_backward_of_result(put(g), put(q), put(k), put(v), out, logarithms, is_causal=True, scale=0.7)
+    for one, other in zip(again, (dq, dk, dv)):
+        near(one, np.asarray(other.full_tensor()))
+
+
+def test_a_result_that_is_not_of_the_attention_is_refused(session, mesh22, rng):
+    q, rows = ts.ones((1, 2, 3, 4)), ts.ones((1, 2, 3))
+    call = ts.scaled_dot_product_attention_backward_of_result
+    with pytest.raises(ts.InvalidArgumentError, match="the result has another shape than its gradient"):
+        call(q, q, q, q, ts.ones((1, 2, 3, 5)), rows)
+    with pytest.raises(ts.InvalidArgumentError, match="not one of each of the result's rows"):
+        call(q, q, q, q, q, ts.ones((1, 2, 4)))
+    with pytest.raises(ts.TesseraError, match="must be of the dtype that is added up in"):
+        call(q, q, q, q, q, ts.ones((1, 2, 3), dtype="f16"))
+    with pytest.raises(ts.InvalidArgumentError, match="takes a result"):
+        call(q, q, q, q, rows, rows)
 
 
 def test_sharded_classes_stay_where_they_are(session, mesh4, rng):

@@ -141,7 +141,7 @@ def test_the_figures_of_a_gpu_are_all_measured(gpu):
                              "argmax_of_rows", "argmax_of_columns", "cumulative_sum_of_rows", "cumulative_sum_of_a_vector",
                              "gather_of_rows", "scatter_add_of_rows", "scatter_add_of_all_rows", "sort_of_a_vector", "argsort_of_a_vector", "topk_of_a_vector", "upload", "download",
                              "strided_copy_by_the_device", "transposing_copy_by_the_device", "tiny_op_of_the_device",
-                             "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "attention_backward_bf16",
+                             "tiny_op_of_the_device_host_time", "attention_bf16", "attention_bf16_causal", "attention_backward_bf16", "attention_backward_bf16_of_a_result",
                              "attention_backward_bf16_of_shared_keys", "conv_bf16", "conv_f32",
                              "conv_backward_x_bf16", "conv_backward_weight_bf16", "fft_of_a_vector", "fft_of_rows", "linalg_cholesky", "linalg_solve", "linalg_qr", "linalg_eigh",
                              "linalg_svd", "linalg_lu"]

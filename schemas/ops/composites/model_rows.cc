@@ -306,7 +306,8 @@ void Linear(G& g) {
 
 // softmax(q k^T * scale + mask) v over the last two dims; a bool mask keeps where it is true. By blocks: no scores lie
 // in memory.
-void Attention(G& g) {
+enum class Gives : uint8_t { kResult, kLogarithms };
+void AttentionOf(G& g, Gives gives) {
   std::vector<V> operands = {g.operand(0), g.operand(1), g.operand(2)};
   const V& q = operands[0];
   if (q.rank() < 2) return g.Refuse("needs (..., sequence, features)");
@@ -318,8 +319,15 @@ void Attention(G& g) {
   }
   Attributes attributes;
   attributes.Set(attribute::is_causal, g.attributes().Get(attribute::is_causal));
-  g.Return(g.Call(OpId::kAttention, std::move(attributes), std::move(operands), {Scalar::Float(scale)}));
+  const V result = g.Call(OpId::kAttention, attributes, operands, {Scalar::Float(scale)});
+  if (gives == Gives::kResult || g.failed()) return g.Return(result);
+  operands.erase(operands.begin() + 2);
+  // A device that has both in one kernel finds them one after the other.
+  g.Return(
+      {result, g.Call(OpId::kAttentionLogarithms, std::move(attributes), std::move(operands), {Scalar::Float(scale)})});
 }
+void Attention(G& g) { AttentionOf(g, Gives::kResult); }
+void AttentionAndLogarithms(G& g) { AttentionOf(g, Gives::kLogarithms); }
 
 constexpr std::array kRows = {
     MapComposite(OpId::kRelu6, "relu6", 1, 1, Relu6, "relu6(x, /)", "Gives min(max(x, 0), 6) of each element.",
@@ -406,6 +414,14 @@ constexpr std::array kRows = {
               "Computes softmax(query @ key.T * scale + mask) @ value over the last two dims.",
               "ts.scaled_dot_product_attention(ts.ones((2, 4, 8)), ts.ones((2, 6, 8)), ts.ones((2, 6, 3))).shape => "
               "(2, 4, 3)"),
+    Composite(OpId::kAttentionAndLogarithms, "scaled_dot_product_attention_and_logarithms", 3, 4,
+              AttentionAndLogarithms,
+              "scaled_dot_product_attention_and_logarithms(query, key, value, attn_mask=None, /, *, is_causal=False, "
+              "scale=None)",
+              "The attention, and the logarithm of the sum of exponentials of each row of its scores, for "
+              "scaled_dot_product_attention_backward_of_result.",
+              "[x.shape for x in ts.scaled_dot_product_attention_and_logarithms(*[ts.ones((2, 4, 8))] * 3)] => "
+              "[(2, 4, 8), (2, 4)]"),
 };
 
 }  // namespace

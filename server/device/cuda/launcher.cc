@@ -234,6 +234,17 @@ absl::StatusOr<bool> Launcher::EnqueueWithBias(CUstream stream, const KernelWork
   return true;
 }
 
+absl::StatusOr<bool> Launcher::EnqueueWithLogarithms(CUstream stream, const KernelWork& attention,
+                                                     const KernelWork& next, Turn& turn) {
+  const std::optional<std::vector<Step>> steps = LaunchAttentionAndLogarithms(attention.call, next.call);
+  if (!steps.has_value()) return false;
+  TESSERA_ASSIGN_OR_RETURN(const bool has_run, RunAdmitted(stream, *steps, turn));
+  if (!has_run) return false;
+  CountReceived(attention);
+  CountReceived(next);
+  return true;
+}
+
 absl::StatusOr<bool> Launcher::EnqueueRows(CUstream stream, absl::Span<const KernelWork* const> kernels, Turn& turn) {
   if (!programs_->has_compiler()) return false;
   std::vector<const KernelCall*> calls;

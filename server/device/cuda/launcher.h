@@ -110,6 +110,9 @@ class Launcher {
   // False where not: each is to be enqueued by itself, unless the turn wants something. Neither of the two leaves a
   // fault.
   absl::StatusOr<bool> EnqueueWithBias(CUstream stream, const KernelWork& product, const KernelWork& next, Turn& turn);
+  // Likewise of an attention and its logarithms.
+  absl::StatusOr<bool> EnqueueWithLogarithms(CUstream stream, const KernelWork& attention, const KernelWork& next,
+                                             Turn& turn);
   // Enqueues as many of the kernels as are one row program (kernels/cuda/row_program.h), from the first one on:
   // turn.joined says how many follow it. False where it is none, or can't be compiled: the first is to be enqueued by
   // itself, unless the turn wants something. None of them leaves a fault.

@@ -89,7 +89,10 @@ absl::StatusOr<bool> CudaDevice::Loop::SubmitWithNext(Stream& stream, const Devi
   const auto* next = stream.queue.empty() ? nullptr : std::get_if<DeviceWork>(&stream.queue.front().item);
   const auto* next_kernel = next == nullptr ? nullptr : std::get_if<KernelWork>(next);
   if (next_kernel != nullptr) {
-    const absl::StatusOr<bool> both = launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
+    const bool is_attention = std::holds_alternative<AttentionOp>(*kernel->call.op);
+    const absl::StatusOr<bool> both = is_attention
+                                          ? launcher_->EnqueueWithLogarithms(stream.get(), *kernel, *next_kernel, turn)
+                                          : launcher_->EnqueueWithBias(stream.get(), *kernel, *next_kernel, turn);
     if (!both.ok() || *both) stream.queue.pop_front();
     if (!both.ok() || *both || turn.wants != Launcher::Wants::kNothing) return both;
   }

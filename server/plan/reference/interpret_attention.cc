@@ -38,6 +38,31 @@ double MaskAt(const StridedNumbers& mask, const Shape& batch, int64_t query, int
 
 }  // namespace
 
+void InterpretAttentionLogarithms(const AttentionLogarithmsOp& op, const std::vector<StridedNumbers>& inputs,
+                                  double scale, int64_t first_row, const StridedNumbers& output) {
+  const Shape& of_keys = inputs[1].extents;
+  const int64_t keys = of_keys[of_keys.size() - 2], features = of_keys.back();
+  ForEachIndex(output.extents, [&](const Shape& index) {
+    const Shape batch(index.begin(), index.end() - 1);
+    MatrixOf query = MatrixAt(inputs[0], batch), key = MatrixAt(inputs[1], batch);
+    std::vector<double> scores;
+    for (int64_t j = 0; j < keys; ++j) {
+      double score = 0;
+      for (int64_t e = 0; e < features; ++e) score += query.At(index.back(), e) * key.At(j, e);
+      score *= scale;
+      if (inputs.size() > 2) {
+        const double given = MaskAt(inputs[2], batch, index.back(), j);
+        score = inputs[2].dtype != DType::kBool ? score + given : given != 0 ? score : -INFINITY;
+      }
+      scores.push_back(op.is_causal && j > first_row + index.back() ? -INFINITY : score);
+    }
+    const double largest = scores.empty() ? -INFINITY : *std::max_element(scores.begin(), scores.end());
+    double total = 0;
+    for (const double score : scores) total += largest == -INFINITY ? 0 : std::exp(score - largest);
+    output.Write(index, total == 0 ? -INFINITY : largest + std::log(total));
+  });
+}
+
 void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vector<StridedNumbers>& inputs,
                                  double scale, const StridedNumbers& output) {
   const Shape &of_queries = inputs[1].extents, &of_values = inputs[3].extents;
@@ -63,9 +88,9 @@ void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vect
         for (int64_t e = 0; e < features; ++e) score += query.At(i, e) * key.At(j, e);
         for (int64_t c = 0; c < columns; ++c) slope += gradient.At(i, c) * value.At(j, c);
         score *= scale;
-        if (inputs.size() > 4) {
-          const double given = MaskAt(inputs[4], of_head, i, j);
-          score = inputs[4].dtype != DType::kBool ? score + given : given != 0 ? score : -INFINITY;
+        if (inputs.size() > op.mask()) {
+          const double given = MaskAt(inputs[op.mask()], of_head, i, j);
+          score = inputs[op.mask()].dtype != DType::kBool ? score + given : given != 0 ? score : -INFINITY;
         }
         if (op.is_causal && j > i) score = -INFINITY;
         weights.push_back(score);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The meaning of an attention's gradients, in doubles. Private to interpret_local.cc.
+// The meaning of an attention's logarithms and of its gradients, in doubles. Private to interpret_local.cc.
 
 #include <vector>
 
@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+void InterpretAttentionLogarithms(const AttentionLogarithmsOp& op, const std::vector<StridedNumbers>& inputs,
+                                  double scale, int64_t first_row, const StridedNumbers& output);
 void InterpretAttentionGradients(const AttentionGradientsOp& op, const std::vector<StridedNumbers>& inputs,
                                  double scale, const StridedNumbers& output);
 

@@ -332,6 +332,10 @@ struct Kernels {
     });
   }
 
+  void operator()(const AttentionLogarithmsOp& op) const {
+    InterpretAttentionLogarithms(op, inputs, scalars[0].AsDouble(), output_box.back().start, output);
+  }
+
   void operator()(const AttentionGradientsOp& op) const {
     InterpretAttentionGradients(op, inputs, scalars[0].AsDouble(), output);
   }

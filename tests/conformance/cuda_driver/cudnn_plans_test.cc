@@ -317,7 +317,7 @@ std::pair<DnnGraph, DnnGraph> GradientsOf(const Attention& from) {
   }
   const auto made = AttentionGradientsByDnn({.is_causal = from.is_causal}, call, At(7 << 20), shared);
   EXPECT_TRUE(made.has_value());
-  return made.has_value() ? std::pair(made->first.graph, made->second.graph) : std::pair<DnnGraph, DnnGraph>();
+  return made.has_value() ? std::pair(made->attention->graph, made->gradients.graph) : std::pair<DnnGraph, DnnGraph>();
 }
 
 // Each of 16 heads of 4096 rows wants 32 MiB or so: fewer at a time are one call.

@@ -65,9 +65,15 @@ class Case {
     input.extents.insert(input.extents.begin() + dim, sharing);
     input.strides.insert(input.strides.begin() + dim, 0);
   }
-  void AddMask(const Shape& extents) {
-    mask_ = Normal<float>(NumElements(extents), 9);
-    AddInput(mask_.data(), DType::kF32, extents);
+  void AddMask(const Shape& extents) { AddFloats(Normal<float>(NumElements(extents), 9), extents); }
+  void AddValues(std::vector<T> values, const Shape& extents) {
+    values_.push_back(std::move(values));
+    AddInput(values_.back().data(), kDTypeOf<T>, extents);
+  }
+  // Behind all values.
+  void AddFloats(std::vector<float> floats, const Shape& extents) {
+    floats_.push_back(std::move(floats));
+    AddInput(floats_.back().data(), DType::kF32, extents);
   }
   void SetResult(LocalOp op, const Shape& extents, int64_t first_row = 0) {
     op_ = std::move(op);
@@ -98,13 +104,34 @@ class Case {
       if (i < values_.size()) {
         on_device_[i].data = gpu.Put(values_[i]);
       } else {
-        on_device_[i].data = gpu.Put(mask_);
+        on_device_[i].data = gpu.Put(floats_[i - values_.size()]);
       }
     }
     there_ = call_;
     there_.inputs = on_device_;
     there_.output = gpu.Put(std::vector<T>(result_.size(), T(777)));
     return there_;
+  }
+  // Of an attention: the call for the logarithms of its rows, of the operands of `attention`.
+  KernelCall LogarithmsOf(const KernelCall& attention, float* output) {
+    const auto& op = std::get<AttentionOp>(op_);
+    logarithms_ = AttentionLogarithmsOp{.is_causal = op.is_causal};
+    of_logarithms_.assign(attention.inputs.begin(), attention.inputs.end());
+    of_logarithms_.erase(of_logarithms_.begin() + 2);
+    KernelCall call = attention;
+    call.op = &logarithms_;
+    call.inputs = of_logarithms_;
+    call.output = output;
+    call.output_dtype = DType::kF32;
+    call.output_extents.pop_back();
+    call.output_strides = RowMajorStrides(call.output_extents);
+    call.output_box.pop_back();
+    return call;
+  }
+  std::vector<float> WantLogarithms() {
+    std::vector<float> logarithms(result_.size() / static_cast<size_t>(call_.output_extents.back()));
+    EXPECT_EQ(RunKernel(LogarithmsOf(call_, logarithms.data())), absl::OkStatus());
+    return logarithms;
   }
   absl::StatusOr<std::vector<T>> Run(OneGpu& gpu) {
     KernelCall& there = On(gpu);
@@ -119,8 +146,9 @@ class Case {
   }
   LocalOp op_;
   std::vector<std::vector<T>> values_;
-  std::vector<float> mask_;
-  std::vector<KernelInput> inputs_, on_device_;
+  std::vector<std::vector<float>> floats_;
+  std::vector<KernelInput> inputs_, on_device_, of_logarithms_;
+  LocalOp logarithms_;
   std::vector<T> result_;
   const std::vector<Scalar> scale_ = {Scalar::Float(0.25)};
   KernelCall call_, there_;
@@ -134,7 +162,11 @@ struct Attention {
   Shape OfQueries(int64_t count, int64_t width) const {
     return sharing == 1 ? Shape{batch, heads, count, width} : Shape{batch, heads, sharing, count, width};
   }
-  Shape OfMask() const { return sharing == 1 ? Shape{batch, 1, rows, keys} : Shape{batch, 1, 1, rows, keys}; }
+  Shape mask = {};  // empty: one for all heads
+  Shape OfMask() const {
+    if (!mask.empty()) return mask;
+    return sharing == 1 ? Shape{batch, 1, rows, keys} : Shape{batch, 1, 1, rows, keys};
+  }
 };
 template <typename T>
 std::unique_ptr<Case<T>> MakeCase(const Attention& of) {
@@ -147,21 +179,32 @@ std::unique_ptr<Case<T>> MakeCase(const Attention& of) {
   return made;
 }
 
-// The gradients of such an attention, whose rows are the first ones.
+// The gradients of such an attention, whose rows are the first ones. Its result and their logarithms may be known.
 struct AttentionGradients {
   Attention attention = {};
+  bool has_result = false;
 };
 template <typename T>
 std::unique_ptr<Case<T>> MakeCase(const AttentionGradients& gradients) {
   const Attention& of = gradients.attention;
+  const Shape mask = of.OfQueries(of.rows, of.keys);
   auto made = std::make_unique<Case<T>>();
   made->Add(of.OfQueries(of.rows, of.values), 4);
   made->Add(of.OfQueries(of.rows, of.features), 1);
   made->Add({of.batch, of.heads, of.keys, of.features}, 2);
   made->Add({of.batch, of.heads, of.keys, of.values}, 3);
-  if (of.has_mask) made->AddMask(of.OfQueries(of.rows, of.keys));
+  if (gradients.has_result) {
+    Attention computed = of;
+    computed.mask = mask;
+    const auto attention = MakeCase<T>(computed);
+    Shape rows = mask;
+    rows.pop_back();
+    made->AddValues(attention->Want(), of.OfQueries(of.rows, of.values));
+    made->AddFloats(attention->WantLogarithms(), rows);
+  }
+  if (of.has_mask) made->AddMask(mask);
   const int64_t of_queries = of.sharing * of.rows * of.features;
-  made->SetResult(AttentionGradientsOp{.is_causal = of.is_causal},
+  made->SetResult(AttentionGradientsOp{.is_causal = of.is_causal, .has_result = gradients.has_result},
                   {of.batch, of.heads, of_queries + of.keys * (of.features + of.values)});
   return made;
 }
@@ -282,6 +325,54 @@ TEST_F(CudaDnn, SoAreAttentionsGradients) {
   expect({.rows = 24, .is_causal = true, .has_mask = true}, F16{}, "causal with a mask");
   expect({.is_causal = true, .has_mask = true, .sharing = 4}, BF16{}, "heads that share keys");
   expect({.batch = 1, .heads = 1, .sharing = 2}, F16{}, "two heads that share all keys");
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, AnAttentionAndItsLogarithmsAreOneCall) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  const auto expect = [&](const Attention& of, auto type, const char* what, int wanted = 1) {
+    using T = decltype(type);
+    const auto one = MakeCase<T>(of);
+    const std::vector<float> rows = one->WantLogarithms();
+    const KernelCall& attention = one->On(gpu);
+    float* const at = gpu.Put(std::vector<float>(rows.size(), 777));
+    const KernelCall logarithms = one->LogarithmsOf(attention, at);
+    absl::Status status;
+    const int executions = ExecutionsOf([&] {
+      gpu.device().Hold();
+      gpu.device().EnqueueRun(kCompute, KernelWork{attention, {}});
+      gpu.device().EnqueueRun(kCompute, KernelWork{logarithms, {}});
+      gpu.device().Flush();
+      status = gpu.Report(kCompute);
+    });
+    ASSERT_TRUE(status.ok()) << what << ": " << status;
+    if (IsEmulated()) {
+      EXPECT_EQ(executions, wanted) << what;
+    }
+    const std::vector<T> want = one->Want();
+    ExpectNear<T>(gpu.Get(static_cast<const T*>(attention.output), want.size()), want, kTolerance<T>);
+    ExpectNear<float>(gpu.Get(at, rows.size()), rows, 0x1p-12);
+  };
+  expect({}, BF16{}, "plain");
+  expect({.rows = 24, .is_causal = true, .has_mask = true}, F16{}, "causal with a mask");
+  expect({.is_causal = true, .first_row = 4}, BF16{}, "rows in the middle");
+  expect({.is_causal = true, .has_mask = true, .sharing = 4}, BF16{}, "heads that share keys");
+  expect({}, float{}, "the image's", 0);
+  ExpectNoneButOfARealLibrary(warnings);
+}
+
+TEST_F(CudaDnn, GradientsOfAKnownResultAreOneCall) {
+  Warnings warnings;
+  OneGpu gpu(warnings.Options());
+  const auto expect = [&](const Attention& of, auto type, const char* what, int wanted = 1) {
+    ExpectByLibrary<decltype(type)>(gpu, AttentionGradients{of, true}, what, wanted);
+  };
+  expect({}, BF16{}, "plain");
+  expect({.rows = 24, .is_causal = true, .has_mask = true}, F16{}, "causal with a mask");
+  expect({.is_causal = true, .has_mask = true, .sharing = 4}, BF16{}, "heads that share keys");
+  expect({.batch = 1, .heads = 1, .sharing = 2}, F16{}, "two heads that share all keys");
+  expect({.is_causal = true, .has_mask = true}, float{}, "of products", 0);
   ExpectNoneButOfARealLibrary(warnings);
 }
 

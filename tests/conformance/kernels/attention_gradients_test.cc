@@ -99,6 +99,25 @@ TEST(AttentionGradients, OfEveryDTypeAndLayout) {
   }
 }
 
+// A result and logarithms that are known change nothing in what these kernels compute.
+TEST(AttentionGradients, OfAKnownResult) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t heads : {0, 2}) {
+      const Case of = {.heads = heads};
+      const Operands operands(dtype, of, Layout::kPadded);
+      const StridedArray result = Normal(dtype, OfQueries(of, {of.rows, of.columns}), Layout::kReversed, 5);
+      const StridedArray rows = Normal(AccumulatedIn(dtype), OfQueries(of, {of.rows}), Layout::kPadded, 6);
+      const StridedArray mask = Normal(AccumulatedIn(dtype), {of.rows, of.keys}, Layout::kPadded, 7);
+      std::vector<const StridedArray*> all = operands.all();
+      all.insert(all.end(), {&result, &rows});
+      StridedArray out(dtype, Behind(of, {ElementsOf(of)}), Layout::kPadded);
+      ExpectAgreement(AttentionGradientsOp{true, true}, all, out, kScale, 0, {}, Near(dtype));
+      all.push_back(&mask);
+      ExpectAgreement(AttentionGradientsOp{false, true}, all, out, kScale, 0, {}, Near(dtype));
+    }
+  }
+}
+
 TEST(AttentionGradients, OfManyRowsAndKeys) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     ExpectGradients(dtype, {.batch = {}, .rows = 530, .keys = 70, .features = 8, .columns = 16}, Layout::kRowMajor);

@@ -386,6 +386,10 @@ TEST(DTypeCases, AttentionOfManyColumns) {
                                                : 1e-12;
     ExpectAgreement(AttentionOp{}, {&q, &k, &v}, out, {Scalar::Float(0.125)}, 0, {}, near);
     ExpectAgreement(AttentionOp{}, {&q, &k, &v, &kept}, out, {Scalar::Float(0.125)}, 0, {}, near);
+    StridedArray rows(AccumulatedIn(dtype), {2, 2, kRows}, Layout::kPadded);
+    const double of_rows = dtype == DType::kF64 ? 1e-12 : 1e-5;
+    ExpectAgreement(AttentionLogarithmsOp{}, {&q, &k}, rows, {Scalar::Float(0.125)}, 0, {}, of_rows);
+    ExpectAgreement(AttentionLogarithmsOp{true}, {&q, &k, &kept}, rows, {Scalar::Float(0.125)}, 0, {}, of_rows);
     if (HasFailure()) FAIL() << ToText(dtype);
   }
 }

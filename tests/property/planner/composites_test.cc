@@ -109,6 +109,9 @@ TEST(Composites, OfGradients) {
   const Argument of{{2, 2, 3, 2}};
   CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of}, {2}, 97);
   CheckOp(Named("scaled_dot_product_attention_backward"), {of, of, of, of, {{2, 3, 3}}}, {2}, 797);
+  const Argument rows{{2, 2, 3}};
+  CheckOp(Named("scaled_dot_product_attention_backward_of_result"), {of, of, of, of, of, rows}, {2}, 9973);
+  CheckOp(Named("scaled_dot_product_attention_and_logarithms"), {of, of, of, {{2, 3, 3}}}, {2}, 97);
 }
 
 // Batches stay where they are; sequences come whole to them.
@@ -119,6 +122,15 @@ TEST(Composites, OfAttentionsGradients) {
   CheckOp(gradients, {{{3, 3, 1}}, {{3, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}}, {2}, 13);
   CheckOp(gradients, {{{2, 3, 1}}, {{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 1}}}, {2, 2}, 200003);
   CheckOp(gradients, {{{3, 2, 3, 1}}, {{3, 2, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}}, {2}, 13);
+  OpCall known = Named("attention_gradients_of_result");
+  known.scalars = {Scalar::Float(0.5)};
+  CheckOp(known, {{{2, 3, 1}}, {{2, 3, 2}}, {{2, 4, 2}}, {{2, 4, 1}}, {{2, 3, 1}}, {{2, 3}}}, {2}, 13);
+  CheckOp(known, {{{3, 2, 3, 1}}, {{3, 2, 3, 2}}, {{3, 4, 2}}, {{3, 4, 1}}, {{3, 2, 3, 1}}, {{3, 2, 3}}}, {2}, 9973);
+  OpCall logarithms = Named("attention_logarithms");
+  logarithms.attributes.Set(attribute::is_causal, true);
+  logarithms.scalars = {Scalar::Float(0.5)};
+  CheckOp(logarithms, {{{2, 3, 2}}, {{2, 4, 2}}}, {2, 2}, 7);
+  CheckOp(logarithms, {{{5, 2}}, {{3, 2}}, {{5, 3}}}, {2}, 1);
   const auto sharded = [](const std::vector<int64_t>& shape) {
     return MakeSpec(DType::kBF16, shape, MakeMesh({2, 2}), {Placement::Shard(0), Placement::Shard(1)});
   };

@@ -53,6 +53,14 @@ struct Attention {
     call.inputs = inputs;
     return AttentionByDnn(AttentionOp{.is_causal = is_causal}, call);
   }
+  // With the logarithms of its rows from that address on.
+  std::optional<DnnCall> MadeWithLogarithms(uint64_t address) {
+    call.inputs = inputs;
+    KernelCall logarithms = {.output = At(address), .output_dtype = DType::kF32, .output_extents = call.output_extents};
+    logarithms.output_extents.pop_back();
+    logarithms.output_strides = RowMajorStrides(logarithms.output_extents);
+    return AttentionByDnn({}, call, &logarithms);
+  }
   std::vector<KernelInput> inputs;
   std::vector<Scalar> scale = {Scalar::Float(0.5)};
   KernelCall call;
@@ -70,6 +78,16 @@ TEST(DnnAttention, IsTheGraphThatTheLibraryKnows) {
   EXPECT_EQ(made->addresses[3], 4 * kBase);
   EXPECT_EQ(made->numbers[5], 0.5);
   EXPECT_EQ(made->multiplications, 6.0 * 32 * 48 * 24);
+}
+
+TEST(DnnAttention, GivesTheLogarithmsOfItsRowsWhereTheseLieDensely) {
+  Attention attention({2, 3});
+  const std::optional<DnnCall> made = attention.MadeWithLogarithms(6 * kBase);
+  ASSERT_TRUE(made.has_value());
+  EXPECT_THAT(TextOf(made->graph), ::testing::HasSubstr("t4 = f32[1,6,32,1] strides [192,32,1,1]"));
+  EXPECT_THAT(TextOf(made->graph), ::testing::HasSubstr("t12 = log(t11); t4 = add(t8, t12)"));
+  EXPECT_EQ(made->addresses[4], 6 * kBase);
+  EXPECT_FALSE(attention.MadeWithLogarithms(6 * kBase + 4).has_value()) << "not aligned";
 }
 
 TEST(DnnAttention, OfRowsInTheMiddleHasTheirNumberAsANumber) {
@@ -185,11 +203,18 @@ struct Gradients {
             .output_strides = RowMajorStrides(extents),
             .scalars = scale};
   }
-  std::optional<std::pair<DnnCall, DnnCall>> Made(bool is_causal = false) {
+  std::optional<GradientCalls> Made(bool is_causal = false) {
     call.inputs = inputs;
-    return AttentionGradientsByDnn({.is_causal = is_causal}, call, At(7 * kBase));
+    return AttentionGradientsByDnn({.is_causal = is_causal}, call, At(7 * kBase), {}, known);
   }
-  std::vector<KernelInput> inputs;
+  // The attention's result, and logarithms [heads, 32, 1] from that address on.
+  void SetKnown(uint64_t logarithms = 9 * kBase) {
+    known.push_back(inputs[0]);
+    known[0].data = At(8 * kBase);
+    const Shape rows = {inputs[0].extents[0], 32, 1};
+    known.push_back({.data = At(logarithms), .dtype = DType::kF32, .extents = rows, .strides = RowMajorStrides(rows)});
+  }
+  std::vector<KernelInput> inputs, known;
   std::vector<Scalar> scale = {Scalar::Float(0.5)};
   KernelCall call;
 };
@@ -198,8 +223,8 @@ TEST(DnnAttentionGradients, AreTheTwoGraphsThatTheLibraryKnows) {
   Gradients gradients(3);
   const auto made = gradients.Made();
   ASSERT_TRUE(made.has_value());
-  EXPECT_THAT(TextOf(made->first.graph), ::testing::HasSubstr("t4 = f32[1,3,32,1] strides [96,32,1,1]"));
-  EXPECT_EQ(TextOf(made->second.graph),
+  EXPECT_THAT(TextOf(made->attention->graph), ::testing::HasSubstr("t4 = f32[1,3,32,1] strides [96,32,1,1]"));
+  EXPECT_EQ(TextOf(made->gradients.graph),
             "t0 = bf16[1,3,32,16] strides [1536,512,16,1]; t1 = bf16[1,3,16,128] strides [6144,2048,1,16]; "
             "t2 = bf16[1,3,8,128] strides [3072,1024,1,8]; t3 = bf16[1,3,32,8] strides [768,256,8,1]; "
             "t4 = bf16[1,3,32,8] strides [768,256,8,1]; t5 = bf16[1,3,32,16] strides [10752,3584,16,1]; "
@@ -209,18 +234,36 @@ TEST(DnnAttentionGradients, AreTheTwoGraphsThatTheLibraryKnows) {
             "t15 = mul(t14, t13); t16 = sub(t15, t8); t17 = exp(t16); t18 = transpose(t17); t7 = matmul(t18, t4); "
             "t19 = matmul(t4, t2); t20 = sub(t19, t9); t21 = mul(t20, t17); t22 = mul(t21, t13); "
             "t23 = transpose(t22); t6 = matmul(t23, t0); t24 = transpose(t1); t5 = matmul(t22, t24); by any cores");
-  EXPECT_EQ(made->second.numbers[12], 1);
-  EXPECT_EQ(made->second.numbers[13], 0.5);
+  EXPECT_EQ(made->gradients.numbers[12], 1);
+  EXPECT_EQ(made->gradients.numbers[13], 0.5);
   // The gradients of keys lie behind those of queries, those of values behind both.
-  EXPECT_EQ(made->second.addresses[6], 6 * kBase + 512 * 2);
-  EXPECT_EQ(made->second.addresses[7], 6 * kBase + (512 + 2048) * 2);
+  EXPECT_EQ(made->gradients.addresses[6], 6 * kBase + 512 * 2);
+  EXPECT_EQ(made->gradients.addresses[7], 6 * kBase + (512 + 2048) * 2);
   // The second call reads the results of the first.
-  EXPECT_EQ(made->first.addresses[3], made->second.addresses[3]);
-  EXPECT_EQ(made->first.addresses[4], made->second.addresses[8]);
-  EXPECT_LE(made->second.addresses[9] + 3 * 32 * 4,
+  EXPECT_EQ(made->attention->addresses[3], made->gradients.addresses[3]);
+  EXPECT_EQ(made->attention->addresses[4], made->gradients.addresses[8]);
+  EXPECT_LE(made->gradients.addresses[9] + 3 * 32 * 4,
             7 * kBase + static_cast<uint64_t>(DnnGradientsScratchBytes(gradients.call)));
-  EXPECT_EQ(made->second.graph.least_version, 0);
-  EXPECT_GT(Gradients(3, DType::kBF16, 100).Made()->second.graph.least_version, 91500);
+  EXPECT_EQ(made->gradients.graph.least_version, 0);
+  EXPECT_GT(Gradients(3, DType::kBF16, 100).Made()->gradients.graph.least_version, 91500);
+}
+
+TEST(DnnAttentionGradients, AreOneGraphWhereTheResultIsKnown) {
+  Gradients gradients(3);
+  const auto computed = gradients.Made();
+  gradients.SetKnown();
+  const auto made = gradients.Made();
+  ASSERT_TRUE(computed.has_value() && made.has_value());
+  EXPECT_FALSE(made->attention.has_value());
+  EXPECT_EQ(made->gradients.graph, computed->gradients.graph) << "one plan for both";
+  EXPECT_EQ(made->gradients.addresses[3], 8 * kBase);
+  EXPECT_EQ(made->gradients.addresses[8], 9 * kBase);
+  // Logarithms that don't lie densely, or aren't aligned, are computed again.
+  gradients.known[1].strides[0] = 64;
+  EXPECT_TRUE(gradients.Made()->attention.has_value());
+  Gradients odd(3);
+  odd.SetKnown(9 * kBase + 4);
+  EXPECT_TRUE(odd.Made()->attention.has_value());
 }
 
 TEST(DnnAttentionGradients, ArentAskedForOfBatchesThatArentOneDim) {

@@ -20,6 +20,7 @@ struct BadCall {
   DType output_dtype = DType::kF32;
   Shape output_extents;
   std::string error;
+  std::vector<Scalar> scalars = {};
 };
 
 KernelInput Input(Shape extents, DType dtype = DType::kF32) {
@@ -57,6 +58,30 @@ std::vector<BadCall> BadCalls() {
        DType::kF32,
        {2, 3},
        "attention: takes 3 inputs and 1 scalars, not 2 and 0"},
+      {AttentionLogarithmsOp{},
+       {Input({2, 3}), Input({4, 3})},
+       DType::kF32,
+       {5},
+       "attention_logarithms: operands don't fit [5]",
+       {Scalar::Float(1)}},
+      {AttentionGradientsOp{},
+       {Input({2, 3}), Input({2, 3}), Input({4, 3}), Input({5, 3})},
+       DType::kF32,
+       {30},
+       "attention_gradients: key and value have other lengths: [30]",
+       {Scalar::Float(1)}},
+      {AttentionGradientsOp{.has_result = true},
+       {Input({2, 3}), Input({2, 3}), Input({4, 3}), Input({4, 3}), Input({2, 4}), Input({2})},
+       DType::kF32,
+       {30},
+       "attention_gradients: operand 4 is f32[2,4]",
+       {Scalar::Float(1)}},
+      {AttentionGradientsOp{.has_result = true},
+       {Input({2, 3}), Input({2, 3}), Input({4, 3}), Input({4, 3}), Input({2, 3}), Input({2}, DType::kF64)},
+       DType::kF32,
+       {30},
+       "attention_gradients: operand 5 is f64[2]",
+       {Scalar::Float(1)}},
   };
 }
 
@@ -68,7 +93,8 @@ TEST(Operands, CallsThatDontFitAreRefusedAlikeOnEveryDevice) {
                           .output = memory.data(),
                           .output_dtype = bad.output_dtype,
                           .output_extents = bad.output_extents,
-                          .output_strides = RowMajorStrides(bad.output_extents)};
+                          .output_strides = RowMajorStrides(bad.output_extents),
+                          .scalars = bad.scalars};
     EXPECT_EQ(CheckOperands(call), absl::InvalidArgumentError(bad.error));
     EXPECT_EQ(RunKernel(call), CheckOperands(call));
     EXPECT_EQ(cuda::LaunchKernel(call, {}).status(), CheckOperands(call));

@@ -27,7 +27,10 @@ std::pair<int, int> OperandsOf(const OpRow& row) {
       if (row.id == OpId::kCheckRange) return {1, 1};
       if (row.id == OpId::kFilter || row.id == OpId::kShardCounts) return {1, 2};
       return row.id == OpId::kScatter ? std::pair(3, 3) : std::pair(2, 2);
-    case OpFamily::kAttention: return row.id == OpId::kAttention ? std::pair(3, 4) : std::pair(4, 5);
+    case OpFamily::kAttention:
+      if (row.id == OpId::kAttentionLogarithms) return {2, 3};
+      if (row.id == OpId::kAttentionGradientsOfResult) return {6, 7};
+      return row.id == OpId::kAttention ? std::pair(3, 4) : std::pair(4, 5);
     case OpFamily::kGrouped: return {3, 3};
     case OpFamily::kMatrices: return {1, 2};
     case OpFamily::kWindows:

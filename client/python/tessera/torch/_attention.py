@@ -10,7 +10,7 @@ from .._placements import shards_of
 from .._catalog import OPS
 from . import _composed
 from ._device import next_call
-from ._dtypes import F32, INT64
+from ._dtypes import F32, HALVES, INT64
 from ._operands import operand
 from ._placing import create_like, full_like, settled_dims
 from ._table import row
@@ -77,11 +77,28 @@ def _to_mask(ds, mask):
     return _composed.as_dtype(_call(OPS["reshape"], (ds,), shape=list(mask.shape)), handle_of(mask)._dtype)
 
 
+def _has_logarithms(q, v) -> bool:
+    """Whether an attention gives the logarithms of its rows' sums at no cost, and its gradients gain by them: what cuDNN takes of a GPU
+    (kernels/cuda/cudnn_attention.h)."""
+    return (q._dtype in HALVES and q.shape[2] >= 16 and all(one.shape[3] <= 256 and one.shape[3] % 8 == 0 for one in (q, v))
+            and q._session._device_type(q._mesh) == "cuda")
+
+
+def _attended(operands, is_causal, scale: float, keeps: bool):
+    """The result, and the logarithms or None."""
+    if keeps:
+        return _call_all(OPS["scaled_dot_product_attention_and_logarithms"], operands, is_causal=bool(is_causal), scalars=[scale])
+    return _call(OPS["scaled_dot_product_attention"], operands, is_causal=bool(is_causal), scalars=[scale]), None
+
+
 @row("_scaled_dot_product_fused_attention_overrideable.default")
-def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, keeps=False):
+    """`keeps`: as where an operand wants a gradient, which those of a compiled graph don't say."""
     q, k, v, groups = _heads("scaled_dot_product_attention", query, key, value)
     number = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     drawn = next_call() if dropout_p > 0 else [0, 0]
+    keeps = (keeps or any(one.requires_grad for one in (query, key, value))) and _has_logarithms(q, v)
+    logarithms = None
 
     def scores():
         return _composed.attention_scores(_grouped(q, groups), k, _mask_of(attn_bias, query, groups), is_causal, number)
@@ -93,14 +110,17 @@ def attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False,
     elif groups == 1:
         mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
                                                           (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
-        out = _call(OPS["scaled_dot_product_attention"], (q, k, v, *mask), is_causal=bool(is_causal), scalars=[float(number)])
+        out, logarithms = _attended((q, k, v, *mask), is_causal, float(number), keeps)
     else:
         mask = () if attn_bias is None else (_mask_of(attn_bias, query, groups),)
-        out = _joined(_call(OPS["scaled_dot_product_attention"], (_grouped(q, groups), _shared(k, groups), _shared(v, groups), *mask),
-                            is_causal=bool(is_causal), scalars=[float(number)]))
-    batch, heads, length = query.shape[:3]
-    lse = wrap_later([batch, heads, length], F32, lambda: _call(OPS["reshape"], (
-        _call(OPS["logsumexp"], (scores(),), dims=[4]),), shape=[batch, heads, length]))
+        out, logarithms = _attended((_grouped(q, groups), _shared(k, groups), _shared(v, groups), *mask), is_causal, float(number), keeps)
+        out = _joined(out)
+    shape = list(query.shape[:3])
+    batch, heads, length = shape
+    if logarithms is None:
+        lse = wrap_later(shape, F32, lambda: _call(OPS["reshape"], (_call(OPS["logsumexp"], (scores(),), dims=[4]),), shape=shape))
+    else:
+        lse = wrap(logarithms if groups == 1 else _call(OPS["reshape"], (logarithms,), shape=shape))
     none = wrap_later([0], INT64, lambda: full_like(q, (0,), INT64, 0))
     seed, call = (wrap_later([], INT64, lambda one=one: full_like(q, (), INT64, one)) for one in drawn)
     seed._cell.numbers = drawn
@@ -122,6 +142,8 @@ def attention_backward(grad, query, key, value, attn_bias, wanted, out, lse, cum
         return wrap(_joined(dq)), wrap(dk), wrap(dv), wrap(_to_mask(ds, attn_bias)) if of_mask else None
     mask = () if attn_bias is None else (settled_dims(operand("scaled_dot_product_attention", attn_bias, query),
                                                       (attn_bias.ndim - 2, attn_bias.ndim - 1)),)
-    dq, dk, dv = _call_all(OPS["scaled_dot_product_attention_backward"], (g, q, k, v, *mask), is_causal=bool(is_causal),
-                           scalars=[float(number)])
+    op, known = "scaled_dot_product_attention_backward", ()
+    if lse._cell.handle is not None and _has_logarithms(q, v):
+        op, known = f"{op}_of_result", (settled_dims(handle_of(out), (2, 3)), settled_dims(handle_of(lse), (2,)))
+    dq, dk, dv = _call_all(OPS[op], (g, q, k, v, *known, *mask), is_causal=bool(is_causal), scalars=[float(number)])
     return wrap(dq), wrap(dk), wrap(dv), None

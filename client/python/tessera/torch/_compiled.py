@@ -6,6 +6,8 @@ tensors of the same dtype, shape and placements. Random calls have new numbers e
 
 from __future__ import annotations
 
+import operator
+
 import torch
 
 import _tessera
@@ -17,8 +19,9 @@ from ._dtypes import CODES
 from ._device import default_generator
 
 _aten = torch.ops.aten
+_ATTENTION = _aten._scaled_dot_product_fused_attention_overrideable.default
 # Their backward passes read, beside tensors, numbers that this process has of a random call.
-_RANDOM_BACKWARD = (_aten._scaled_dot_product_fused_attention_overrideable.default, _aten._scaled_dot_product_fused_attention_overrideable_backward.default)
+_RANDOM_BACKWARD = (_ATTENTION, _aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 
 
 def compile_graph(graph_module, example_inputs):
@@ -47,9 +50,16 @@ def _by_rows(graph_module):
     for node in graph_module.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload) or not _is_here(node):
             continue
+        if node.target is _ATTENTION and _has_logarithms(node):
+            node.kwargs = {**node.kwargs, "keeps": True}
         node.target = made.setdefault(node.target, _direct(node.target))
     graph_module.recompile()
     return graph_module.forward
+
+
+def _has_logarithms(attention) -> bool:
+    """Whether the graph takes an attention's logarithms, as one does that has a backward pass."""
+    return any(user.target is operator.getitem and user.args[1] == 1 for user in attention.users)
 
 
 def _is_here(node) -> bool:

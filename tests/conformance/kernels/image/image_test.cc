@@ -274,6 +274,7 @@ class Exercise {
     const KernelInput queries = Numbers({2, 20, 22}, {440, 22, 1}), keys = Numbers({2, 21, 22}, {462, 22, 1}, 300);
     Run("attention", AttentionOp{true}, {queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
         {2, 20, 22}, {Scalar::Float(0.25)});
+    Run("attention", AttentionLogarithmsOp{true}, {queries, keys}, DType::kF32, {2, 20}, {Scalar::Float(0.25)});
     Run("attention_gradients", AttentionGradientsOp{true},
         {Numbers({2, 20, 22}, {440, 22, 1}, 900), queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
         {2, (20 + 21 + 21) * 22}, {Scalar::Float(0.25)});
