@@ -9,7 +9,7 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr uint32_t kTile = 16;
+constexpr uint32_t kTile = 64, kSide = 16;  // queries of a block; threads
 constexpr int64_t kMaxGridY = 65535;
 
 enum class Gives : uint8_t { kResult, kLogarithms };
@@ -57,10 +57,11 @@ absl::StatusOr<Launch> LaunchOfImage(Gives gives, bool is_causal, const KernelCa
   const Shape batch(call.output_extents.begin(), call.output_extents.end() - 2);
   for (Strides& operand : strides) operand.resize(row);
   p.batch = MakeNest<5>(batch, strides);
-  return MakeLaunch(absl::StrCat("attention_", NameOf(call.inputs[0].dtype)), p,
+  const char* const kernel = p.columns > kAttentionNarrow ? "attention_wide_" : "attention_";
+  return MakeLaunch(absl::StrCat(kernel, NameOf(call.inputs[0].dtype)), p,
                     {static_cast<uint32_t>((p.rows + kTile - 1) / kTile),
                      static_cast<uint32_t>(std::min<int64_t>(p.batch.size, kMaxGridY)), 1},
-                    {kTile, kTile, 1});
+                    {kSide, kSide, 1});
 }
 
 absl::StatusOr<Launch> LogarithmsOfImage(const AttentionLogarithmsOp& op, const KernelCall& call) {

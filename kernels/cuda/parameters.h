@@ -247,7 +247,8 @@ struct MatmulParameters {
 
 // ---- attention.cu
 
-inline constexpr int kAttentionColumns = 256;  // of values, at most
+// Columns of values, at most: of any attention, and of the kernel for few.
+inline constexpr int kAttentionColumns = 256, kAttentionNarrow = 64;
 enum MaskKind : int { kMaskNone = 0, kMaskBool = 1, kMaskAdded = 2 };
 // Operands of the batch: queries, keys, values, mask, output. The mask is added in the type that is accumulated in.
 struct AttentionParameters {

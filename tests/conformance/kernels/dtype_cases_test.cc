@@ -370,26 +370,52 @@ TEST(DTypeCases, TheFirstPlacesOfASort) {
 
 // ---- attention
 
-// As many columns of values as there may be, batches of two dims, and rows that see no key.
-TEST(DTypeCases, AttentionOfManyColumns) {
-  constexpr int64_t kRows = 5, kKeys = 18, kFeatures = 20, kColumns = 256;
+// What an attention and its logarithms are near to, by dtype.
+double NearAttention(DType dtype) {
+  return dtype == DType::kBF16 ? 0.02 : dtype == DType::kF16 ? 0.004 : dtype == DType::kF32 ? 1e-5 : 1e-12;
+}
+
+// Few columns of values, and as many as there may be; batches of two dims, and rows that see no key.
+TEST(DTypeCases, AttentionOfFewAndOfManyColumns) {
+  constexpr int64_t kRows = 60, kKeys = 18, kFeatures = 20;
+  const std::vector<Scalar> scale = {Scalar::Float(0.125)};
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    const DType wide = AccumulatedIn(dtype);
     const StridedArray q = Small(dtype, {2, 2, kRows, kFeatures}, Layout::kPadded, 8),
                        k = Small(dtype, {2, 2, kKeys, kFeatures}, Layout::kReversed, 9),
-                       v = Small(dtype, {2, 2, kKeys, kColumns}, Layout::kPadded, 10);
-    StridedArray out(dtype, {2, 2, kRows, kColumns}, Layout::kPadded);
+                       added = Small(wide, {2, 1, kRows, kKeys}, Layout::kPadded, 11);
     StridedArray kept(DType::kBool, {kRows, kKeys}, Layout::kRowMajor);
     for (int64_t i = 0; i < kept.size(); ++i) kept.Set(i, {DType::kBool, 0, i >= kKeys && i % 3 != 0 ? 1 : 0});
-    const double near = dtype == DType::kBF16  ? 0.02
-                        : dtype == DType::kF16 ? 0.004
-                        : dtype == DType::kF32 ? 1e-5
-                                               : 1e-12;
-    ExpectAgreement(AttentionOp{}, {&q, &k, &v}, out, {Scalar::Float(0.125)}, 0, {}, near);
-    ExpectAgreement(AttentionOp{}, {&q, &k, &v, &kept}, out, {Scalar::Float(0.125)}, 0, {}, near);
-    StridedArray rows(AccumulatedIn(dtype), {2, 2, kRows}, Layout::kPadded);
-    const double of_rows = dtype == DType::kF64 ? 1e-12 : 1e-5;
-    ExpectAgreement(AttentionLogarithmsOp{}, {&q, &k}, rows, {Scalar::Float(0.125)}, 0, {}, of_rows);
-    ExpectAgreement(AttentionLogarithmsOp{true}, {&q, &k, &kept}, rows, {Scalar::Float(0.125)}, 0, {}, of_rows);
+    const double near = NearAttention(dtype);
+    for (const int64_t columns : {60, 256}) {
+      const StridedArray v = Small(dtype, {2, 2, kKeys, columns}, Layout::kPadded, 10);
+      StridedArray out(dtype, {2, 2, kRows, columns}, Layout::kPadded);
+      ExpectAgreement(AttentionOp{}, {&q, &k, &v}, out, scale, 0, {}, near);
+      ExpectAgreement(AttentionOp{}, {&q, &k, &v, &kept}, out, scale, 0, {}, near);
+      ExpectAgreement(AttentionOp{true}, {&q, &k, &v, &added}, out, scale, 0, {}, near);
+    }
+    StridedArray rows(wide, {2, 2, kRows}, Layout::kPadded);
+    const double of_rows = NearAttention(wide);
+    ExpectAgreement(AttentionLogarithmsOp{}, {&q, &k}, rows, scale, 0, {}, of_rows);
+    ExpectAgreement(AttentionLogarithmsOp{true}, {&q, &k, &kept}, rows, scale, 0, {}, of_rows);
+    if (HasFailure()) FAIL() << ToText(dtype);
+  }
+}
+
+// Several tiles of queries and of keys, the last ones not whole (kernels/cuda/attention.cu).
+TEST(DTypeCases, AttentionOfSeveralTiles) {
+  constexpr int64_t kRows = 70, kKeys = 130, kFeatures = 24, kColumns = 40;
+  const std::vector<Scalar> scale = {Scalar::Float(0.25)};
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64}) {
+    const StridedArray q = Small(dtype, {kRows, kFeatures}, Layout::kRowMajor, 12),
+                       k = Small(dtype, {kKeys, kFeatures}, Layout::kPadded, 13),
+                       v = Small(dtype, {kKeys, kColumns}, Layout::kRowMajor, 14);
+    StridedArray out(dtype, {kRows, kColumns}, Layout::kRowMajor);
+    StridedArray rows(AccumulatedIn(dtype), {kRows}, Layout::kRowMajor);
+    for (const bool is_causal : {false, true}) {
+      ExpectAgreement(AttentionOp{is_causal}, {&q, &k, &v}, out, scale, 0, {}, NearAttention(dtype));
+      ExpectAgreement(AttentionLogarithmsOp{is_causal}, {&q, &k}, rows, scale, 0, {}, NearAttention(rows.dtype()));
+    }
     if (HasFailure()) FAIL() << ToText(dtype);
   }
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
@@ -272,8 +273,19 @@ class Exercise {
     Run("index", GatherOp{0}, {matrix, {.data = indices.data(), .dtype = DType::kI64, .extents = {5}, .strides = {1}}},
         DType::kF32, {5, 70});
     const KernelInput queries = Numbers({2, 20, 22}, {440, 22, 1}), keys = Numbers({2, 21, 22}, {462, 22, 1}, 300);
-    Run("attention", AttentionOp{true}, {queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
-        {2, 20, 22}, {Scalar::Float(0.25)});
+    // A row takes nothing of the infinite values of keys that it doesn't see.
+    for (const int64_t columns : {22, 70}) {
+      std::vector<float> values(numbers_.begin() + 600, numbers_.begin() + 600 + 2 * 21 * columns);
+      for (int64_t key = 0; key < 2 * 21; ++key) {
+        if (key % 21 > 0) values[static_cast<size_t>(key * columns)] = std::numeric_limits<float>::infinity();
+      }
+      const KernelInput infinite{.data = values.data(),
+                                 .dtype = DType::kF32,
+                                 .extents = {2, 21, columns},
+                                 .strides = {21 * columns, columns, 1}};
+      Run("attention", AttentionOp{true}, {queries, keys, infinite}, DType::kF32, {2, 20, columns},
+          {Scalar::Float(0.25)});
+    }
     Run("attention", AttentionLogarithmsOp{true}, {queries, keys}, DType::kF32, {2, 20}, {Scalar::Float(0.25)});
     Run("attention_gradients", AttentionGradientsOp{true},
         {Numbers({2, 20, 22}, {440, 22, 1}, 900), queries, keys, Numbers({2, 21, 22}, {462, 22, 1}, 600)}, DType::kF32,
