@@ -181,7 +181,7 @@ struct OperandsVisitor {
     }
     return absl::OkStatus();
   }
-  // Of an attention's gradients: the dtype, and what AttentionGradientsMismatch doesn't look at.
+  // Looks at an operand of an attention's gradients: at its dtype, and beyond AttentionGradientsMismatch.
   bool IsOfGradients(const AttentionGradientsOp& op, size_t i) const {
     const KernelInput& input = call.inputs[i];
     const Shape& gradient = call.inputs[0].extents;

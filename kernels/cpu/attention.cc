@@ -202,7 +202,7 @@ class Attention {
   void StoreLogarithms(const Shape& index, const Strip& strip) const {
     T* to = static_cast<T*>(call_.output) + OffsetOf(index, strip);
     for (int64_t i = 0; i < strip.rows; ++i, to += call_.output_strides[index.size()]) {
-      // Of a query that sees no key nothing was added up.
+      // A query that sees no key has added nothing up.
       const T total = strip.state.total[i];
       *to = total == T{0} ? -std::numeric_limits<T>::infinity() : strip.state.largest[i] + std::log(total);
     }

@@ -1,9 +1,9 @@
 // Attention by tiles of 64 queries and 64 keys, so that no matrix of scores is in memory: Dao, Fu, Ermon, Rudra, Re,
 // "FlashAttention", 2022. The running maximum and sum are those of kernels/cpu/attention.cc.
 //
-// A block has 16 x 16 threads. Of a tile's scores a thread has 4 x 4: those of queries y, y + 16, ... with keys x,
-// x + 16, ...; of the output it has columns x, x + 16, ... of the same queries. Each number that it reads of shared
-// memory is a factor of four products or more.
+// A block has 16 x 16 threads. A thread has 4 x 4 of a tile's scores, those of queries y, y + 16, ... with keys x,
+// x + 16, ..., and columns x, x + 16, ... of the same queries' output. Each number that it reads of shared memory is a
+// factor of four products or more.
 //
 // Law: a row's bits are a function of its query, of the keys that it sees, and of the number of features: not of where
 // the tile begins.

@@ -25,7 +25,7 @@ absl::Status CheckMask(const ResolveInput& input, const TensorSpec& q, const Ten
   return OperandDTypeError(input, "the mask must be bool or of the dtype that is added up in");
 }
 
-// Of the first so many operands, and of the mask behind them.
+// Checks the first so many operands, and the mask behind them.
 absl::Status CheckShapes(const ResolveInput& input, size_t operands) {
   const TensorSpec &q = *input.tensors[0], &k = *input.tensors[1];
   const size_t rank = q.shape.size();
@@ -114,7 +114,7 @@ absl::StatusOr<OpResolution> ResolveAttentionLogarithms(const ResolveInput& inpu
 
 namespace {
 
-// Of the operands behind the values, that are the result and its logarithms.
+// Checks the operands behind the values: the result and its logarithms.
 absl::Status CheckResult(const ResolveInput& input) {
   const TensorSpec &gradient = *input.tensors[0], &result = *input.tensors[4], &logarithms = *input.tensors[5];
   if (result.shape != gradient.shape) return OperandError(input, "the result has another shape than its gradient");

@@ -629,7 +629,7 @@ class Figures {
     KernelCall call = CallTo({4 * heads, (sharing + 2) * of_head}, DType::kBF16);
     call.inputs = inputs;
     call.scalars = scale;
-    // Of some memory: the library's time depends on no value.
+    // Any memory will do: the library's time depends on no value.
     std::vector<KernelInput> result;
     if (known == Known::kResult) {
       result = {inputs[0], InputAt(direct_.first(), DType::kF32, {4 * heads, rows, 1})};

@@ -112,7 +112,7 @@ class Case {
     there_.output = gpu.Put(std::vector<T>(result_.size(), T(777)));
     return there_;
   }
-  // Of an attention: the call for the logarithms of its rows, of the operands of `attention`.
+  // An attention's call for the logarithms of its rows, with the operands of `attention`.
   KernelCall LogarithmsOf(const KernelCall& attention, float* output) {
     const auto& op = std::get<AttentionOp>(op_);
     logarithms_ = AttentionLogarithmsOp{.is_causal = op.is_causal};

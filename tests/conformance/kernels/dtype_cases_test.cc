@@ -370,7 +370,7 @@ TEST(DTypeCases, TheFirstPlacesOfASort) {
 
 // ---- attention
 
-// What an attention and its logarithms are near to, by dtype.
+// The tolerance of an attention and its logarithms, by dtype.
 double NearAttention(DType dtype) {
   return dtype == DType::kBF16 ? 0.02 : dtype == DType::kF16 ? 0.004 : dtype == DType::kF32 ? 1e-5 : 1e-12;
 }

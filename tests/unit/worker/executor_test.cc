@@ -143,7 +143,7 @@ TEST_P(ExecutorReach, ADeadPeerHoldsNobody) {
   EXPECT_EQ(world.WaitFor(lost, 1).size(), 1u);
 }
 
-// What was enqueued for the peer's former process comes to its turn when another one has taken its number.
+// Instructions for the peer's former process come to their turn when another one has taken its number.
 TEST_P(ExecutorReach, ADeadPeerThatStartsAgainHoldsNobody) {
   WorkerWorld world({.workers = 2, .reach = GetParam()});
   const TemplateId id = world.Define(ToColumns());
